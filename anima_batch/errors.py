@@ -1,0 +1,69 @@
+"""Every error that is the user's to mend, each with the exit code that scripts rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class AnimaBatchError(Exception):
+    """One line: where, what is wrong, what was got, what is allowed or what to run next."""
+
+    exit_code = 1
+
+
+class UsageError(AnimaBatchError):
+    """A wrong argument or a command that does not fit the state of the workspace."""
+
+    exit_code = 2
+
+
+class JobError(AnimaBatchError):
+    """A bad job file; `problems` lists all of them, one line each."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class ModelSetNotFoundError(AnimaBatchError):
+    """No model set of that name, path or digest."""
+
+    exit_code = 2
+
+
+class DifferenceFoundError(AnimaBatchError):
+    """Something on disk is not what its record says."""
+
+    exit_code = 3
+
+
+class ModelSetError(AnimaBatchError):
+    """A model set that was found but cannot be used, or does not match its digests."""
+
+    exit_code = 4
+
+
+class BackendError(AnimaBatchError):
+    """A runtime that is missing, refuses a graph or fails while running it."""
+
+    exit_code = 4
+
+
+class EnvironmentChangedError(AnimaBatchError):
+    """A checkpoint was made by another runtime, driver or NumPy than the one at hand."""
+
+    exit_code = 4
+
+
+class StorageError(AnimaBatchError):
+    """The disk is full, read-only or failing."""
+
+    exit_code = 5
+
+
+class FolderLockedError(AnimaBatchError):
+    """Another runner holds the output folder."""
+
+    exit_code = 6

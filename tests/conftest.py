@@ -1,0 +1,24 @@
+"""Fixtures for every test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def need_tool() -> Callable[[str], str]:
+    """A function that gives a system tool's path; without the tool the test skips, where CI=true it fails."""
+
+    def find(name: str) -> str:
+        if path := shutil.which(name):
+            return path
+        reason = f"needs the system tool {name}: install it (.ci/run does)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+    return find
