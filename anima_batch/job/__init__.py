@@ -1,0 +1,50 @@
+"""What was asked: job files, their expansion and the identity of each image."""
+
+from anima_batch.job.fields import Draw, Preset, Prompt, built_in_policies, presets
+from anima_batch.job.image import JobImage, exclude_for, image_ids, make_slug
+from anima_batch.job.matrix import Expansion, draw_seed, expand_job, load_job
+from anima_batch.job.request import (
+    MAX_SEED,
+    FullPolicy,
+    GuidanceReusePolicy,
+    ImageRequest,
+    NoiseKind,
+    Policy,
+    Sampler,
+    Schedule,
+    SpectrumPolicy,
+    request_id,
+    request_ids,
+    request_json,
+)
+from anima_batch.job.spec import JobSpec, RunSpec
+
+__all__ = [
+    "MAX_SEED",
+    "Draw",
+    "Expansion",
+    "FullPolicy",
+    "GuidanceReusePolicy",
+    "ImageRequest",
+    "JobImage",
+    "JobSpec",
+    "NoiseKind",
+    "Policy",
+    "Preset",
+    "Prompt",
+    "RunSpec",
+    "Sampler",
+    "Schedule",
+    "SpectrumPolicy",
+    "built_in_policies",
+    "draw_seed",
+    "exclude_for",
+    "expand_job",
+    "image_ids",
+    "load_job",
+    "make_slug",
+    "presets",
+    "request_id",
+    "request_ids",
+    "request_json",
+]
