@@ -1,0 +1,30 @@
+"""The two ways in which a stored file is refused: it was changed, or it was written by a later version."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from anima_batch.errors import DifferenceFoundError, UsageError
+
+
+class CorruptError(DifferenceFoundError):
+    """A file that is torn, changed or not of the kind asked for."""
+
+
+class NewerFormatError(UsageError):
+    """An intact file in a format that only a later anima-batch reads; it is never treated as corrupt or replaced."""
+
+
+def refuse_newer(version: object, supported: int, where: str) -> None:
+    """Raise NewerFormatError for a schema_version above the supported one; other values are the reader's to check."""
+    if isinstance(version, int) and version > supported:
+        raise NewerFormatError(
+            f"{where}: schema_version: must be at most {supported}, got {version}: use the anima-batch that wrote it"
+        )
+
+
+def describe_fault(error: ValidationError) -> str:
+    """The first field that does not fit, as `key.path: what is wrong`."""
+    fault = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in fault["loc"])
+    return f"{path}: {fault['msg']}" if path else fault["msg"]
