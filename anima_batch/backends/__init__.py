@@ -1,0 +1,1 @@
+"""Runtimes that execute one subgraph; nothing here knows Anima."""

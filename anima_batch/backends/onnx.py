@@ -1,0 +1,89 @@
+"""ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from anima_batch.backends.base import Array, TensorSpec, Timings, check_feeds
+from anima_batch.errors import BackendError
+
+_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
+
+
+class OnnxBackend:
+    """Opens `.onnx` graphs with a number of threads (0: one a core)."""
+
+    name = "onnx"
+    suffix = ".onnx"
+
+    def __init__(self, threads: int = 0) -> None:
+        self.timings = Timings()
+        self._options = onnxruntime.SessionOptions()
+        self._options.intra_op_num_threads = threads
+        self._options.log_severity_level = 3  # errors come as exceptions; warnings about placement are of no use here
+        self._options.use_deterministic_compute = True
+
+    def open(self, path: Path) -> OnnxSession:
+        """Load and initialise a graph; raises BackendError."""
+        started = time.perf_counter()
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise BackendError(f"{path}: {error.strerror}: run `anima-batch models verify`") from error
+        loaded = time.perf_counter()
+        try:
+            session = onnxruntime.InferenceSession(model, self._options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's exceptions share no base class below Exception
+            raise BackendError(
+                f"{path}: onnxruntime cannot open it: {_first_line(error)}: run `anima-batch models verify`"
+            ) from error
+        self.timings.load += loaded - started
+        self.timings.init += time.perf_counter() - loaded
+        return OnnxSession(path, session, self.timings)
+
+    def versions(self) -> dict[str, str | None]:
+        """The runtime's version."""
+        return {"onnxruntime": onnxruntime.__version__}
+
+
+class OnnxSession:
+    """An open graph; floating-point inputs are converted to the dtype that the graph declares."""
+
+    def __init__(self, path: Path, session: onnxruntime.InferenceSession, timings: Timings) -> None:
+        self._path = path
+        self._session: onnxruntime.InferenceSession | None = session
+        self._timings = timings
+        self.inputs = tuple(
+            TensorSpec(value.name, _DTYPES.get(value.type, value.type), tuple(value.shape))
+            for value in session.get_inputs()
+        )
+
+    def run(self, feeds: Mapping[str, Array]) -> Array:
+        """The graph's only output; raises BackendError."""
+        if self._session is None:
+            raise BackendError(f"{self._path}: run after close")
+        if fault := check_feeds(str(self._path), self.inputs, feeds):
+            raise BackendError(fault)
+        started = time.perf_counter()
+        ready = {spec.name: np.ascontiguousarray(feeds[spec.name], dtype=spec.dtype) for spec in self.inputs}
+        try:
+            outputs: list[Array] = self._session.run(None, ready)
+        except Exception as error:  # as above
+            raise BackendError(f"{self._path}: onnxruntime failed: {_first_line(error)}") from error
+        self._timings.run += time.perf_counter() - started
+        return outputs[0]
+
+    def close(self) -> None:
+        """Release the graph and its memory."""
+        started = time.perf_counter()
+        self._session = None
+        self._timings.release += time.perf_counter() - started
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
