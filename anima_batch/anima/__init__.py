@@ -1,0 +1,1 @@
+"""The Anima model: text in, latents out, pixels out."""

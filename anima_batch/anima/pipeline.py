@@ -1,0 +1,120 @@
+"""The stages of one image: encode the prompts, denoise step by step, decode the pixels."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+import numpy.typing as npt
+
+from anima_batch.anima.config import PATCH, VAE_FACTOR, subgraph_keys
+from anima_batch.anima.ops import Array
+from anima_batch.anima.text import PromptTokenizer, encode_prompts, load_tokenizer, prompt_warnings
+from anima_batch.anima.transformer import HostWeights, Modulation, Transformer, compute_modulation, make_transformer
+from anima_batch.anima.vae import decode
+from anima_batch.backends.base import Backend
+from anima_batch.backends.onnx import OnnxBackend
+from anima_batch.backends.rknn import RknnBackend
+from anima_batch.backends.staging import Staging
+from anima_batch.environment import available_bytes
+from anima_batch.errors import UsageError
+from anima_batch.job import RunSpec
+from anima_batch.model_set import ModelSet
+
+RESIDENT_SHARE = 0.25  # of the available memory that graphs may take on disk before "auto" opens them on demand
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """What the prompts became, each (context_rows, C) float32; the negative one is None where no pass uses it."""
+
+    prompt_embeds: Array
+    negative_prompt_embeds: Array | None
+
+    @property
+    def streams(self) -> Mapping[str, Array]:
+        """By the name of the CFG stream."""
+        cond = {"cond": self.prompt_embeds}
+        return cond if self.negative_prompt_embeds is None else {**cond, "uncond": self.negative_prompt_embeds}
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the streams' bytes in the order cond, uncond."""
+        digest = hashlib.sha256()
+        for array in self.streams.values():
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+class Pipeline:
+    """A model set ready to run. Text encoder and decoder are opened for their stage and closed after it."""
+
+    def __init__(self, model_set: ModelSet, backend: Backend, cpu: Backend, staging: Staging) -> None:
+        self.model_set = model_set
+        self.backend = backend
+        self._cpu = cpu
+        self._staging = staging
+        self._weights = HostWeights(model_set.path("transformer.host", ".safetensors"))
+        self._modulation: tuple[bytes, Modulation] | None = None
+        self._tokenizer: PromptTokenizer | None = None
+
+    def encode(self, prompts: Sequence[str]) -> list[Array]:
+        """The context of each prompt, (context_rows, C)."""
+        return encode_prompts(prompts, self.model_set, self._cpu)
+
+    def warn_about(self, prompt: str) -> list[str]:
+        """What the prompt says that will not act as its writer may think."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.model_set)
+        return prompt_warnings(prompt, self._tokenizer)
+
+    def make_transformer(self, sigmas: Array, conditioning: Conditioning, width: int, height: int) -> Transformer:
+        """The velocity model of one image: sigmas (N+1,) with the final 0, picture size in pixels."""
+        key = sigmas.tobytes()
+        config = self.model_set.description.transformer
+        if self._modulation is None or self._modulation[0] != key:
+            self._modulation = (key, compute_modulation(self._weights, config, sigmas[:-1]))
+        grid = (height // (VAE_FACTOR * PATCH), width // (VAE_FACTOR * PATCH))
+        return make_transformer(self._weights, config, self._staging, self._modulation[1], conditioning.streams, grid)
+
+    def decode(self, latents: Array) -> npt.NDArray[np.uint8]:
+        """Pixels uint8 (H, W, 3) of latents (16, h, w); raises BackendError when they are not finite."""
+        with contextlib.closing(self._cpu.open(self.model_set.path("vae.decoder"))) as session:
+            return decode(session, latents, self.model_set.description.vae)
+
+    def close(self) -> None:
+        """Release what staging kept open."""
+        self._staging.close()
+
+
+def open_pipeline(model_set: ModelSet, backend_name: str, run: RunSpec) -> Pipeline:
+    """The pipeline of a model set; `backend_name` is "auto", "onnx" or "rknn".
+
+    Raises UsageError, BackendError or ModelSetError.
+    """
+    cpu = OnnxBackend(run.threads)
+    backend = _choose_backend(model_set, backend_name, run, cpu)
+    roles = [key.role for key in subgraph_keys(model_set.description.transformer.blocks)]
+    paths = {role: model_set.path(role, backend.suffix) for role in roles}
+    keep = _choose_kept(run, roles, sum(path.stat().st_size for path in paths.values() if path.is_file()))
+    return Pipeline(model_set, backend, cpu, Staging(lambda role: backend.open(paths[role]), keep))
+
+
+def _choose_backend(model_set: ModelSet, name: str, run: RunSpec, cpu: OnnxBackend) -> Backend:
+    on_board = find_spec("rknnlite") is not None and model_set.has(RknnBackend.suffix)
+    if name == "rknn" or (name == "auto" and on_board):
+        return RknnBackend(run.core_mask)
+    return cpu
+
+
+def _choose_kept(run: RunSpec, roles: Sequence[str], total_bytes: int) -> Sequence[str]:
+    """The roles that stay open: all of them where "auto" finds room."""
+    if run.staging == "auto":
+        return roles if total_bytes <= RESIDENT_SHARE * available_bytes() else ()
+    if run.staging == "ahead":
+        raise UsageError("run.staging: 'ahead' is not built yet: use auto, on-demand, pinned or resident")
+    return {"on-demand": (), "pinned": roles[: run.pinned], "resident": roles}[run.staging]
