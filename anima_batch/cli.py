@@ -1,0 +1,289 @@
+"""The command line: parses arguments and picks an exit code.
+
+Modules are imported in the commands that need them, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from anima_batch.errors import AnimaBatchError
+
+app = typer.Typer(
+    help="Overnight batches of the Anima text-to-image model on an RK3588 board.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+models = typer.Typer(help="Model sets, their digests and licences.", no_args_is_help=True, rich_markup_mode=None)
+bench = typer.Typer(help="Measure what the program itself costs.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(models, name="models")
+app.add_typer(bench, name="bench")
+
+Job = Annotated[Path, typer.Argument(help="A job file (TOML).", show_default=False)]
+Workspace = Annotated[Path, typer.Option(help="The folder with jobs/, models/, manifests/ and outputs/.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Staging = Literal["auto", "on-demand", "ahead", "pinned", "resident"]
+
+
+@app.command()
+def plan(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
+    """Show what a run would do, how long it takes and how much disk it needs; writes nothing."""
+    from anima_batch import batch, console
+
+    opened = batch.open_batch(job, workspace, draw=False)
+    found = batch.plan_batch(opened, batch.survey(opened))
+    console.show_warnings(opened.warnings)
+    if json:
+        console.show_json({**console.plan_json(found), "warnings": list(opened.warnings)})
+    else:
+        console.show_plan(found)
+
+
+@app.command()
+def run(
+    job: Job,
+    workspace: Workspace = Path(),
+    limit: Annotated[int | None, typer.Option(min=1, help="Make at most so many images.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Make failed images again.")] = False,
+    accept_environment: Annotated[
+        bool,
+        typer.Option("--accept-environment", help="Restart an image begun under another runtime instead of exit 4."),
+    ] = False,
+    events: Annotated[Path | None, typer.Option(help="Append every event to this file as a JSON line.")] = None,
+    backend: Annotated[Literal["auto", "onnx", "rknn"] | None, typer.Option(help="Over the job's backend.")] = None,
+    staging: Annotated[Staging | None, typer.Option(help="Over the job's run.staging.")] = None,
+    pinned: Annotated[int | None, typer.Option(min=0, help="Over the job's run.pinned.")] = None,
+    core_mask: Annotated[
+        Literal["0", "1", "2", "0+1"] | None, typer.Option(help="Over the job's run.core_mask.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=0, help="Over the job's run.threads; 0: all.")] = None,
+    json: Json = False,
+) -> None:
+    """Run a job or go on with it; the same command again does what is left, and nothing when all is done."""
+    from anima_batch import runner
+
+    flags = {"staging": staging, "pinned": pinned, "core_mask": core_mask, "threads": threads}
+    options = runner.RunOptions(
+        run_flags={name: value for name, value in flags.items() if value is not None},
+        backend=backend,
+        limit=limit,
+        retry_failed=retry_failed,
+        accept_environment=accept_environment,
+    )
+    raise typer.Exit(_run(job, workspace, options, events, json=json))
+
+
+def _run(job: Path, workspace: Path, options: object, events: Path | None, *, json: bool) -> int:
+    """Follow a run to its end; its exit code."""
+    from anima_batch import console, runner
+
+    assert isinstance(options, runner.RunOptions)
+    with (
+        runner.catch_stop_signals() as stop,
+        console.follow(runner.run_job(job, workspace, options, stop), events) as shown,
+    ):
+        for ended in shown:  # noqa: B007 - the last event tells how it went
+            pass
+    assert isinstance(ended, runner.BatchEnded)
+    if json:
+        console.show_json({**console.event_json(ended), "manifests": str(ended.manifests)})
+    else:
+        console.show_line(f"{console.summarise_end(ended)}; manifests in {ended.manifests}")
+    return 128 + ended.signal if ended.signal else int(ended.failed > 0)
+
+
+@app.command()
+def status(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
+    """Show how many images are done, failed, begun (at which step) and waiting."""
+    from anima_batch import batch, console
+
+    opened = batch.open_batch(job, workspace, draw=False)
+    found = batch.plan_batch(opened, batch.survey(opened))
+    if json:
+        console.show_json(console.plan_json(found))
+    else:
+        console.show_status(found)
+
+
+@app.command()
+def audit(
+    paths: Annotated[list[Path], typer.Argument(help="PNGs, manifests or folders.", show_default=False)],
+    workspace: Workspace = Path(),
+    json: Json = False,
+) -> None:
+    """Tell which model set, weights, versions, seed and policy made a picture; every digest is checked."""
+    from anima_batch.audit import audit_paths
+
+    _show_audits(list(audit_paths(paths, workspace)), json=json)
+
+
+@app.command()
+def verify(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
+    """Check every finished image and every checkpoint of a job."""
+    from anima_batch.audit import verify_job
+    from anima_batch.batch import open_batch
+
+    _show_audits(list(verify_job(open_batch(job, workspace, draw=False))), json=json)
+
+
+def _show_audits(audits: list, *, json: bool) -> None:  # type: ignore[type-arg]  # Audit is not imported at start-up
+    from anima_batch import console
+
+    if json:
+        console.show_json([console.audit_json(entry) for entry in audits])
+    else:
+        for entry in audits:
+            console.show_audit(entry)
+        console.show_line(f"{len(audits)} checked, {sum(bool(entry.differences) for entry in audits)} changed")
+    if any(entry.differences for entry in audits):
+        raise typer.Exit(3)
+
+
+@models.command("list")
+def list_models(workspace: Workspace = Path(), json: Json = False) -> None:
+    """List the model sets of the workspace and the built-in ones."""
+    from anima_batch import console, model_set
+
+    found = list(model_set.list_model_sets(workspace))
+    if json:
+        console.show_json([console.model_set_json(entry) for entry in found])
+    else:
+        console.show_model_sets(found)
+
+
+ModelSetName = Annotated[str, typer.Argument(help="A name in models/, a built-in one, or a path.", show_default=False)]
+
+
+@models.command("show")
+def show_model(name: ModelSetName, workspace: Workspace = Path(), json: Json = False) -> None:
+    """Show a model set's dimensions, sources, components and digests."""
+    from anima_batch import console, model_set
+
+    found = model_set.find_model_set(name, workspace)
+    if json:
+        console.show_json(console.model_set_json(found))
+    else:
+        console.show_model_set(found)
+
+
+@models.command("seal")
+def seal_model(name: ModelSetName, workspace: Workspace = Path(), json: Json = False) -> None:
+    """Record the digests that a model set's files have now, after a change that was meant."""
+    from anima_batch import console, model_set
+
+    sealed = model_set.seal_model_set(model_set.find_model_set(name, workspace))
+    if json:
+        console.show_json(console.model_set_json(sealed))
+    else:
+        console.show_line(f"{sealed.folder}: sealed, digest {sealed.digest}")
+
+
+@models.command("verify")
+def verify_model(name: ModelSetName, workspace: Workspace = Path(), json: Json = False) -> None:
+    """Read every file of a model set and compare it with both of its digests."""
+    from anima_batch import console, model_set
+
+    found = model_set.find_model_set(name, workspace)
+    problems = model_set.verify_model_set(found, sha256=True)
+    if json:
+        console.show_json({"name": found.name, "digest": found.digest, "ok": not problems, "differences": problems})
+    else:
+        console.show_line("\n".join(problems) if problems else f"{found.folder}: ok, digest {found.digest}")
+    if problems:
+        raise typer.Exit(3)
+
+
+@app.command()
+def convert(
+    out: Annotated[Path, typer.Argument(help="The model set's folder, such as models/anima; must not exist.")],
+    transformer: Annotated[Path, typer.Option(help="The diffusion model with its adapter (.safetensors).")],
+    text_encoder: Annotated[Path, typer.Option(help="Qwen3 (.safetensors).")],
+    vae: Annotated[Path, typer.Option(help="The Qwen-Image VAE in Wan naming (.safetensors).")],
+    qwen_tokenizer: Annotated[
+        Path, typer.Option(help="tokenizer.json, or a folder with it or with vocab.json and merges.txt.")
+    ],
+    t5_tokenizer: Annotated[Path, typer.Option(help="tokenizer.json, or a folder with it.")],
+    license: Annotated[str, typer.Option(help="The weights' licence, as it shall stand in every manifest.")],  # noqa: A002
+    size: Annotated[
+        list[str], typer.Option(help="A picture size, WIDTHxHEIGHT; repeat for more, the default first.")
+    ] = ["512x512"],  # noqa: B006
+    context_rows: Annotated[int, typer.Option(min=1, help="Rows of the text context.")] = 512,
+    latent_mean: Annotated[
+        str | None, typer.Option(help="16 numbers with commas; the official ones otherwise.")
+    ] = None,
+    latent_std: Annotated[str | None, typer.Option(help="16 numbers with commas; the official ones otherwise.")] = None,
+    empty_prompt: Annotated[
+        Literal["token", "masked"], typer.Option(help="As ComfyUI (token), or as in training and Diffusers (masked).")
+    ] = "token",
+    empty_token_id: Annotated[int, typer.Option(min=0, help="Qwen's token for an empty prompt.")] = 151643,
+    vae_tile: Annotated[int | None, typer.Option(min=4, help="Decode in tiles of so many latent pixels.")] = None,
+    dtype: Annotated[
+        Literal["auto", "fp16", "fp32"], typer.Option(help="Of the stored weights; auto: as wide as the source.")
+    ] = "auto",
+    json: Json = False,
+) -> None:
+    """Make a model set of ONNX graphs from the official weights (needs the extra `convert`)."""
+    from anima_batch import console
+    from anima_batch.convert import arguments, build
+
+    options = build.ConvertOptions(
+        transformer=transformer,
+        text_encoder=text_encoder,
+        vae=vae,
+        qwen_tokenizer=qwen_tokenizer,
+        t5_tokenizer=t5_tokenizer,
+        out=out,
+        name=out.name,
+        license=license,
+        sizes=arguments.parse_sizes(size),
+        context_rows=context_rows,
+        latent_mean=arguments.parse_statistics("--latent-mean", latent_mean),
+        latent_std=arguments.parse_statistics("--latent-std", latent_std),
+        empty_prompt=empty_prompt,
+        empty_token_id=empty_token_id,
+        vae_tile=vae_tile,
+        dtype=dtype,
+    )
+    made = build.convert_model_set(options, console.show_progress)
+    if json:
+        console.show_json(console.model_set_json(made))
+    else:
+        console.show_line(f"{made.folder}: digest {made.digest}")
+
+
+@bench.command("checkpoint")
+def bench_checkpoint(
+    workspace: Workspace = Path(),
+    width: Annotated[int, typer.Option(min=16, help="Pixels.")] = 512,
+    height: Annotated[int, typer.Option(min=16, help="Pixels.")] = 512,
+    steps: Annotated[int, typer.Option(min=1, max=200, help="Steps to measure.")] = 20,
+    json: Json = False,
+) -> None:
+    """Measure a step's cost beside the model: sampler, digests and checkpoint, on the workspace's disk."""
+    from dataclasses import asdict
+
+    from anima_batch import bench as benchmarks
+    from anima_batch import console
+
+    costs = list(benchmarks.bench_checkpoint(workspace / "outputs", width, height, steps))
+    if json:
+        console.show_json([asdict(cost) for cost in costs])
+    else:
+        console.show_checkpoint_costs(costs)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and its exit code."""
+    try:
+        app()
+    except AnimaBatchError as error:
+        from anima_batch import console
+
+        console.show_error(str(error))
+        sys.exit(error.exit_code)

@@ -1,0 +1,140 @@
+"""A run's events: progress bars on a terminal, plain lines elsewhere, JSON lines in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from anima_batch.console.results import plan_json, summarise_plan
+from anima_batch.console.text import format_seconds, printable
+from anima_batch.runner import (
+    BatchEnded,
+    BatchStarted,
+    Event,
+    ImageDone,
+    ImageFailed,
+    ImageStarted,
+    Notice,
+    StepDone,
+)
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """One line of --events."""
+    name = type(event).__name__
+    if isinstance(event, BatchStarted):
+        return {"event": name, **{key: value for key, value in plan_json(event.plan).items() if key != "images"}}
+    content = dataclasses.asdict(event)
+    return {"event": name, **{key: str(value) if isinstance(value, Path) else value for key, value in content.items()}}
+
+
+@contextlib.contextmanager
+def follow(events: Iterable[Event], log: Path | None) -> Iterator[Iterator[Event]]:
+    """The same events, each shown on stderr and written to `log` as a JSON line before it is passed on."""
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(log.open("a", encoding="utf-8")) if log else None
+        show = stack.enter_context(_Bars()).show if sys.stderr.isatty() else _show_plainly
+
+        def pass_on() -> Iterator[Event]:
+            for event in events:
+                if stream:
+                    _write_event(stream, event)
+                show(event)
+                yield event
+
+        yield pass_on()
+
+
+def _write_event(stream: TextIO, event: Event) -> None:
+    stream.write(json.dumps(event_json(event), ensure_ascii=False) + "\n")
+    stream.flush()
+
+
+def _describe(event: Event) -> str:
+    match event:
+        case BatchStarted():
+            line = summarise_plan(event.plan)
+        case ImageStarted():
+            resumed = f", goes on after step {event.from_step}" if event.from_step else ""
+            line = f"[{event.number}/{event.total}] {event.stem}{resumed}"
+        case StepDone(report=report):
+            kind = f"{report.passes} passes" if report.computed else "forecast"
+            left = f"ETA {format_seconds(event.image_seconds_left)}, batch {format_seconds(event.batch_seconds_left)}"
+            step = f"step {report.index}/{event.steps}"
+            line = f"  {step}: {kind}, {report.seconds:.2f} s, |x| <= {report.abs_max:.2f}; {left}"
+        case ImageDone():
+            line = f"  done in {format_seconds(event.seconds)}: {event.image}"
+        case ImageFailed():
+            line = f"  FAILED: {event.stem}: {event.message}: see {event.manifest}"
+        case Notice():
+            line = f"note: {event.message}"
+        case BatchEnded():
+            line = summarise_end(event)
+    return line
+
+
+def summarise_end(event: BatchEnded) -> str:
+    """What came of a run, in one line."""
+    stopped = f"; stopped by signal {event.signal}, run the same command to go on" if event.signal else ""
+    return (
+        f"{event.done} done, {event.skipped} done before, {event.failed} failed, {event.waiting} waiting; "
+        f"{format_seconds(event.seconds)}{stopped}"
+    )
+
+
+def _show_plainly(event: Event) -> None:
+    if not isinstance(event, BatchEnded):  # that one is the result, for stdout
+        print(printable(_describe(event)), file=sys.stderr, flush=True)  # noqa: T201
+
+
+class _Bars:
+    """Two progress bars: the batch's images and the steps of the one at hand."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TextColumn("{task.fields[left]}", markup=False),
+            TimeElapsedColumn(),
+            console=Console(stderr=True, markup=False, highlight=False),
+        )
+        self._batch: TaskID | None = None
+        self._image: TaskID | None = None
+
+    def __enter__(self) -> _Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, event: Event) -> None:
+        """Move the bars; what should stay readable is printed above them."""
+        if isinstance(event, BatchStarted):
+            self._batch = self._progress.add_task("batch", total=len(event.plan.pending), left="")
+            self._image = self._progress.add_task("image", total=1, left="", visible=False)
+        if not isinstance(event, StepDone | ImageStarted | BatchEnded):
+            self._progress.console.print(printable(_describe(event)))
+        if self._batch is None or self._image is None:
+            return
+        if isinstance(event, ImageStarted):
+            name = printable(event.stem)[:48]
+            self._progress.reset(
+                self._image, total=event.steps, completed=event.from_step, visible=True, description=name, left=""
+            )
+        elif isinstance(event, StepDone):
+            self._progress.update(
+                self._image, completed=event.report.index, left=f"ETA {format_seconds(event.image_seconds_left)}"
+            )
+            self._progress.update(self._batch, left=f"ETA {format_seconds(event.batch_seconds_left)}")
+        elif isinstance(event, ImageDone | ImageFailed):
+            self._progress.advance(self._batch)

@@ -1,0 +1,115 @@
+"""What happened to one image so far, over all the processes that worked on it; kept in its checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from anima_batch.backends.base import Timings
+from anima_batch.environment import read_boot_id
+from anima_batch.sampling import StepReport
+
+
+@dataclass(frozen=True)
+class RunSpan:
+    """A process that worked on the image; steps count from 1, `last_step` is before `first_step` until one is done.
+
+    `started_at` is for people: nothing is decided by the clock, which boards without a battery lose.
+    """
+
+    boot_id: str
+    started_at: str
+    first_step: int
+    last_step: int
+    resumed: bool
+
+
+@dataclass(frozen=True)
+class ImageLog:
+    """Reports of the steps done, the runs, seconds by phase, and warnings."""
+
+    reports: tuple[StepReport, ...] = ()
+    runs: tuple[RunSpan, ...] = ()
+    encode_seconds: float = 0.0
+    busy_seconds: float = 0.0  # from the image's start to its last step, over all runs
+    phases: Timings = dataclasses.field(default_factory=Timings)
+    warnings: tuple[str, ...] = ()
+
+    def begin_run(self, warnings: Sequence[str], encode_seconds: float) -> ImageLog:
+        """The log with a run that starts now."""
+        first = len(self.reports) + 1
+        started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        span = RunSpan(read_boot_id(), started_at, first, first - 1, resumed=bool(self.runs))
+        return dataclasses.replace(
+            self,
+            runs=(*self.runs, span),
+            encode_seconds=self.encode_seconds + encode_seconds,
+            warnings=tuple(dict.fromkeys((*self.warnings, *warnings))),
+        )
+
+    def add_step(self, report: StepReport, phases: Timings, busy_seconds: float) -> ImageLog:
+        """The log with one more step; `phases` are the seconds since the step before."""
+        span = dataclasses.replace(self.runs[-1], last_step=report.index)
+        return dataclasses.replace(
+            self,
+            reports=(*self.reports, report),
+            runs=(*self.runs[:-1], span),
+            phases=add_timings(self.phases, phases),
+            busy_seconds=busy_seconds,
+        )
+
+    @property
+    def denoise_seconds(self) -> float:
+        """Of all steps."""
+        return sum(report.seconds for report in self.reports)
+
+    @property
+    def passes(self) -> int:
+        """Transformer passes run."""
+        return sum(report.passes for report in self.reports)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ImageLog:
+        """The log that `to_json` wrote."""
+        return cls(
+            reports=tuple(StepReport(**report) for report in value["reports"]),
+            runs=tuple(RunSpan(**span) for span in value["runs"]),
+            encode_seconds=value["encode_seconds"],
+            busy_seconds=value["busy_seconds"],
+            phases=Timings(**value["phases"]),
+            warnings=tuple(value["warnings"]),
+        )
+
+
+def add_timings(a: Timings, b: Timings) -> Timings:
+    """Phase by phase."""
+    return Timings(a.load + b.load, a.init + b.init, a.run + b.run, a.release + b.release)
+
+
+class PhaseClock:
+    """Seconds by phase since the last look at a backend's timings, and since the image's start."""
+
+    def __init__(self, timings: Timings, busy_before: float) -> None:
+        self._timings = timings
+        self._last = dataclasses.replace(timings)
+        self._started = time.perf_counter()
+        self._busy_before = busy_before
+
+    def take_phases(self) -> Timings:
+        """What was added since the last call."""
+        now = dataclasses.replace(self._timings)
+        last, self._last = self._last, now
+        return Timings(now.load - last.load, now.init - last.init, now.run - last.run, now.release - last.release)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Since the image's start, over all its runs."""
+        return self._busy_before + time.perf_counter() - self._started

@@ -1,0 +1,176 @@
+"""The walk over a job's images, under the folder's lock."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anima_batch.anima.pipeline import Pipeline, open_pipeline
+from anima_batch.batch import Batch, Found, measure, open_batch, plan_batch, survey, write_pin
+from anima_batch.environment import read_environment
+from anima_batch.errors import ModelSetError, StorageError
+from anima_batch.files import lock_folder, make_folder, set_aside
+from anima_batch.job import RunSpec
+from anima_batch.model_set import verify_model_set
+from anima_batch.plan import Measurement, Plan, PlannedImage, Rates, Workload
+from anima_batch.runner.events import BatchEnded, BatchStarted, Event, ImageDone, ImageFailed, ImageStarted, Notice
+from anima_batch.runner.image import Setting, make_image
+from anima_batch.runner.record import ImagePaths, Provenance
+from anima_batch.runner.signals import StopRequest
+from anima_batch.store import JobRecord, read_manifest
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run; `run_flags` are the command line's values over the job's [run]."""
+
+    run_flags: Mapping[str, Any] = field(default_factory=dict)
+    backend: str | None = None
+    limit: int | None = None
+    retry_failed: bool = False
+    accept_environment: bool = False
+
+
+def run_job(job: Path, workspace: Path, options: RunOptions, stop: StopRequest) -> Iterator[Event]:
+    """Walk over the job's images and tell what happens; the last event is BatchEnded.
+
+    Raises JobError, ModelSetError, BackendError, EnvironmentChangedError, StorageError or FolderLockedError.
+    """
+    outputs = open_batch(job, workspace, draw=False).outputs
+    make_folder(outputs)
+    with lock_folder(outputs):
+        batch = open_batch(job, workspace, draw=True)
+        yield from _walk(batch, options, stop)
+
+
+def _walk(batch: Batch, options: RunOptions, stop: StopRequest) -> Iterator[Event]:
+    started = time.monotonic()
+    yield from (Notice(warning) for warning in batch.warnings)
+    if dropped := write_pin(batch):
+        yield Notice(f"no longer asked for, left as they are: {', '.join(dropped)}")
+    found = survey(batch)
+    plan = plan_batch(batch, found, retry_failed=options.retry_failed)
+    yield BatchStarted(plan)
+    tally = _Tally()
+    pending = plan.pending[: options.limit]
+    if pending:
+        _check_space(batch.outputs, plan)
+        yield from _run_pending(batch, pending, found, options, tally, stop)
+    yield BatchEnded(
+        done=tally.done,
+        skipped=plan.count("done"),
+        failed=tally.failed + (0 if options.retry_failed else plan.count("failed")),
+        waiting=len(plan.pending) - tally.done - tally.failed,
+        seconds=time.monotonic() - started,
+        signal=stop.signal,
+        manifests=batch.manifests,
+    )
+
+
+@dataclass
+class _Tally:
+    done: int = 0
+    failed: int = 0
+
+
+def _run_pending(
+    batch: Batch,
+    pending: Sequence[PlannedImage],
+    found: dict[str, Found],
+    options: RunOptions,
+    tally: _Tally,
+    stop: StopRequest,
+) -> Iterator[Event]:
+    if problems := verify_model_set(batch.model_set):
+        raise ModelSetError(
+            "\n".join([*problems, "the model set is not what its digests say: restore it, or seal it anew"])
+        )
+    run = batch.spec.run.model_copy(update=dict(options.run_flags))
+    pipeline = open_pipeline(batch.model_set, options.backend or batch.spec.backend, run)
+    outlook = _Outlook(Rates(), Workload.of(pending))
+    for entry in found.values():
+        if entry.progress.status == "done" and entry.manifest:
+            outlook.rates = outlook.rates.add(measure(entry.manifest))
+    setting = Setting(
+        pipeline=pipeline,
+        provenance=_make_provenance(batch, pipeline, run),
+        conditioning_folder=batch.conditioning,
+        forecast=outlook.forecast,
+        stop=stop,
+        accept_environment=options.accept_environment,
+    )
+    try:
+        for number, planned in enumerate(pending, start=1):
+            if stop:
+                return
+            outlook.begin(planned)
+            yield from _set_damaged_aside(planned, found.get(planned.request_id))
+            steps = planned.image.request.steps
+            yield ImageStarted(planned.stem, number, len(pending), steps, planned.from_step)
+            paths = _image_paths(batch, planned)
+            for event in make_image(setting, planned, paths):
+                if isinstance(event, ImageDone):
+                    tally.done += 1
+                    outlook.rates = outlook.rates.add(measure(read_manifest(paths.manifest)))
+                tally.failed += isinstance(event, ImageFailed)
+                yield event
+    finally:
+        pipeline.close()
+
+
+@dataclass
+class _Outlook:
+    """What is left to do and how fast it goes; `forecast` is handed to each image."""
+
+    rates: Rates
+    left: Workload
+    pixels: int = 0
+
+    def begin(self, planned: PlannedImage) -> None:
+        """Take the image that begins out of what is left behind it."""
+        self.left = self.left.without(planned)
+        self.pixels = planned.image.request.width * planned.image.request.height
+
+    def forecast(self, measured: Measurement, passes_left: int) -> tuple[float | None, float | None]:
+        """Seconds left of the image and of the batch, from finished images and the one at hand."""
+        rates = self.rates if self.rates.measurements else self.rates.add(measured)
+        image = rates.estimate(self.pixels, passes_left, encode=False)
+        rest = self.left.estimate(rates)
+        return image, None if image is None or rest is None else image + rest
+
+
+def _make_provenance(batch: Batch, pipeline: Pipeline, run: RunSpec) -> Provenance:
+    core_mask = run.core_mask if pipeline.backend.name == "rknn" else None
+    environment = read_environment(pipeline.backend.versions(), core_mask)
+    job = JobRecord(name=batch.spec.name, digest=batch.spec.digest)
+    return Provenance(batch.workspace, job, batch.model_set, environment)
+
+
+def _image_paths(batch: Batch, planned: PlannedImage) -> ImagePaths:
+    return ImagePaths(
+        png=batch.outputs / f"{planned.stem}.png",
+        manifest=batch.manifests / f"{planned.stem}.json",
+        checkpoint=batch.checkpoint(planned.request_id),
+    )
+
+
+def _set_damaged_aside(planned: PlannedImage, found: Found | None) -> Iterator[Event]:
+    """Move what was found wrong, or a failure that is tried again, out of the way of the image's new files."""
+    paths = list(found.damaged) if found else []
+    if found and found.progress.status == "failed" and found.path is not None:
+        paths.append(found.path)
+    for path in paths:
+        yield Notice(f"{planned.stem}: {planned.reason}: set aside as {set_aside(path)}")
+
+
+def _check_space(folder: Path, plan: Plan) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < plan.disk_bytes:
+        raise StorageError(
+            f"{folder}: {free / 1e6:.0f} MB free, the images still to make need about {plan.disk_bytes / 1e6:.0f} MB: "
+            "free some space, or run a part with --limit"
+        )
