@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 
 from anima_batch.batch import Batch, survey
 from anima_batch.errors import AnimaBatchError, UsageError
-from anima_batch.files import file_digests, sha256_bytes
+from anima_batch.files import sha256_bytes
 from anima_batch.job import request_id, request_json
-from anima_batch.model_set import ModelSet, list_model_sets
+from anima_batch.model_set import check_components, find_by_digest, list_model_sets
 from anima_batch.store import (
     Manifest,
     ModelSetRecord,
@@ -38,7 +39,7 @@ def audit_paths(paths: Iterable[Path], workspace: Path) -> Iterator[Audit]:
     auditor = _Auditor(workspace)
     for path in paths:
         if path.is_dir():
-            for file in sorted(_find_files(path)):
+            for file in sorted(_find_files(path), key=lambda file: (file.suffix.lower() != ".png", file)):
                 if file.resolve() not in auditor.seen:
                     yield auditor.audit(file)
         elif path.suffix.lower() in (".png", ".json") and path.is_file():
@@ -48,10 +49,9 @@ def audit_paths(paths: Iterable[Path], workspace: Path) -> Iterator[Audit]:
 
 
 def _find_files(folder: Path) -> list[Path]:
-    """Pictures first, so that a manifest beside its picture is read once."""
-    pictures = [path for path in folder.rglob("*.png") if path.is_file()]
-    manifests = [path for path in folder.rglob("*.json") if path.is_file() and path.name != "job.json"]
-    return [*pictures, *manifests]
+    """Pictures, and JSON files named as manifests are; a workspace has many others."""
+    manifests = (path for path in folder.rglob("*.json") if re.search(r"-[0-9a-f]{12}$", path.stem))
+    return [path for path in (*folder.rglob("*.png"), *manifests) if path.is_file()]
 
 
 @dataclass
@@ -129,28 +129,14 @@ class _Auditor:
 
     def _compare_model_set(self, record: ModelSetRecord) -> tuple[list[str], list[str]]:
         """Differences between the record's files and those of the set with that digest, or else that name."""
-        sets = list(list_model_sets(self.workspace))
-        found = next((entry for entry in sets if entry.digest == record.digest), None)
-        found = found or next((entry for entry in sets if entry.name == record.name), None)
+        found = find_by_digest(record.digest, self.workspace)
+        if found is not None:
+            return check_components(found.folder, record.components), []
+        found = next((entry for entry in list_model_sets(self.workspace) if entry.name == record.name), None)
         if found is None:
             return [], [f"model set {record.name} ({record.digest[:12]}) is not here: its files were not checked"]
-        return _compare_components(found, record), []
-
-
-def _compare_components(model_set: ModelSet, record: ModelSetRecord) -> list[str]:
-    differences = []
-    if model_set.digest != record.digest:
-        differences.append(f"{model_set.folder}: model set digest must be {record.digest}, got {model_set.digest}")
-    for part in record.components:
-        path = model_set.folder / part.path
-        try:
-            _, digest = file_digests(path, sha256=False)
-        except OSError as error:
-            differences.append(f"{path}: {part.role}: {error.strerror}")
-            continue
-        if digest != part.xxh3_128:
-            differences.append(f"{path}: {part.role}: xxh3_128 must be {part.xxh3_128}, got {digest}")
-    return differences
+        other = f"{found.folder}: model set digest must be {record.digest}, got {found.digest}"
+        return [other, *check_components(found.folder, record.components)], []
 
 
 def _compare_png(path: Path, data: bytes, content: PngContent | None, manifest: Manifest) -> list[str]:

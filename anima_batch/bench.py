@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 
+from anima_batch.errors import UsageError
 from anima_batch.files import make_folder
 from anima_batch.job import FullPolicy, ImageRequest, Policy, SpectrumPolicy
 from anima_batch.sampling import Array, Stream, initial_state, pack_state, sample
@@ -51,15 +53,17 @@ class _FreeModel:
 
 
 def bench_checkpoint(folder: Path, width: int, height: int, steps: int) -> Iterator[CheckpointCost]:
-    """The cost of a step at a picture size on the folder's disk, for each kind of history."""
+    """The cost of a step at a picture size on the folder's disk, for each kind of history; raises UsageError."""
     policies: dict[str, Policy] = {
         "full": FullPolicy(),
         "spectrum, denoised history": SpectrumPolicy(),
         "spectrum, feature history": SpectrumPolicy(forecast="features"),
     }
+    target = folder / ".bench-checkpoint"
     for name, policy in policies.items():
-        request = ImageRequest(prompt="bench", seed=1, width=width, height=height, steps=steps, policy=policy)
-        target = folder / ".bench-checkpoint"
+        request = _make_request(width, height, steps, policy)
+        if target.is_dir():  # a bench that was killed left it
+            shutil.rmtree(target)
         make_folder(target)
         try:
             yield _measure_steps(name, request, target)
@@ -67,11 +71,20 @@ def bench_checkpoint(folder: Path, width: int, height: int, steps: int) -> Itera
             shutil.rmtree(target)
 
 
+def _make_request(width: int, height: int, steps: int, policy: Policy) -> ImageRequest:
+    try:
+        return ImageRequest(prompt="bench", seed=1, width=width, height=height, steps=steps, policy=policy)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise UsageError(f"bench: {fault['loc'][0]}: {fault['msg']}, got {fault['input']}") from error
+
+
 def _measure_steps(name: str, request: ImageRequest, folder: Path) -> CheckpointCost:
     first = initial_state(request)
     model = _FreeModel(request.width * request.height // 256, first.latents.shape)
     saves, totals, free, written = [], [], [], 0
     reports: list[str] = []
+    histories: set[Path] = set()
     started = time.perf_counter()
     for state, report in sample(request, model, first):
         sampled = time.perf_counter()
@@ -83,7 +96,9 @@ def _measure_steps(name: str, request: ImageRequest, folder: Path) -> Checkpoint
         saves.append(ended - sampled)
         totals.append(ended - started)
         free.append(report.seconds)
-        written += sum(array.nbytes for array in tensors.values() if array.ndim == 3)
+        made = set(folder.glob("history.*")) - histories
+        histories |= made
+        written += sum(path.stat().st_size for path in (folder / f"ckpt.{state.step & 1}", *made))
         started = time.perf_counter()
     return CheckpointCost(
         policy=name,

@@ -29,8 +29,11 @@ DECISIVE = (
 Environment = Mapping[str, str | None]
 
 
-def read_environment(runtime: Environment, core_mask: str | None) -> dict[str, str | None]:
-    """The manifest's `environment`; `runtime` holds what the backend knows of itself. Absent things are None."""
+def read_environment(runtime: Environment, core_mask: str | None, root: Path = Path("/")) -> dict[str, str | None]:
+    """The manifest's `environment`; `runtime` holds what the backend knows of itself. Absent things are None.
+
+    `root` is where /proc and /sys are looked for.
+    """
     return {
         "anima_batch": __version__,
         "python": platform.python_version(),
@@ -38,8 +41,8 @@ def read_environment(runtime: Environment, core_mask: str | None) -> dict[str, s
         "onnxruntime": _version("onnxruntime"),
         "rknn_toolkit_lite2": None,
         "librknnrt": None,
-        "rknpu_driver": _read_driver(),
-        "soc": _read_soc(),
+        "rknpu_driver": _read_driver(root),
+        "soc": _read_soc(root),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "core_mask": core_mask,
@@ -69,17 +72,17 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _read_soc() -> str | None:
+def _read_soc(root: Path) -> str | None:
     """`rk3588s` and the like, from the device tree's last compatible entry."""
-    compatible = _read_text(Path("/proc/device-tree/compatible"))
+    compatible = _read_text(root / "proc/device-tree/compatible")
     entries = [entry for entry in (compatible or "").split("\0") if entry]
     return entries[-1].rpartition(",")[2] if entries else None
 
 
-def _read_driver() -> str | None:
+def _read_driver(root: Path) -> str | None:
     """The rknpu kernel driver's version; debugfs needs root, the module's entry does not."""
-    for path in (Path("/sys/kernel/debug/rknpu/version"), Path("/sys/module/rknpu/version")):
-        if found := re.search(r"\d+(\.\d+)+", _read_text(path) or ""):
+    for path in ("sys/kernel/debug/rknpu/version", "sys/module/rknpu/version"):
+        if found := re.search(r"\d+(\.\d+)+", _read_text(root / path) or ""):
             return found.group()
     return None
 

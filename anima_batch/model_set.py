@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -136,8 +136,8 @@ class ModelSet:
 
     def part_digest(self, *prefixes: str) -> str:
         """One digest over the components whose role starts with a prefix: what an intermediate result depends on."""
-        parts = {part.role: part.sha256 for part in self.description.components if part.role.startswith(prefixes)}
-        return sha256_bytes(canonical_json(parts).encode())
+        parts = [part for part in self.description.components if part.role.startswith(prefixes)]
+        return sha256_bytes(canonical_json(_contents(parts)).encode())
 
 
 def _digest(description: ModelSetFile) -> str:
@@ -145,9 +145,13 @@ def _digest(description: ModelSetFile) -> str:
         "transformer": description.transformer.model_dump(),
         "text": description.text.model_dump(),
         "vae": description.vae.model_dump(),
-        "components": sorted((part.role, Path(part.path).suffix, part.sha256) for part in description.components),
+        "components": _contents(description.components),
     }
     return sha256_bytes(canonical_json(content).encode())
+
+
+def _contents(components: Iterable[Component]) -> list[tuple[str, str, str]]:
+    return sorted((part.role, Path(part.path).suffix, part.sha256) for part in components)
 
 
 def load_model_set(folder: Path) -> ModelSet:
@@ -161,7 +165,7 @@ def load_model_set(folder: Path) -> ModelSet:
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version != SCHEMA_VERSION:
         raise ModelSetError(
-            f"{path}: schema_version: must be {SCHEMA_VERSION}, got {version}: use the anima-batch that wrote it"
+            f"{path}: schema_version: must be {SCHEMA_VERSION}, got {version!r}: use the anima-batch that wrote it"
         )
     try:
         description = ModelSetFile.model_validate(content)
@@ -169,10 +173,25 @@ def load_model_set(folder: Path) -> ModelSet:
         fault = error.errors()[0]
         where = ".".join(str(part) for part in fault["loc"])
         raise ModelSetError(f"{path}: {where}: {fault['msg']}: convert the model set again") from error
-    for part in description.components:
-        if Path(part.path).is_absolute() or ".." in Path(part.path).parts:
-            raise ModelSetError(f"{path}: components: path {part.path!r} leaves the folder")
+    _check_components(path, description.components)
     return ModelSet(folder, description)
+
+
+def _check_components(path: Path, components: Sequence[Component]) -> None:
+    seen = set()
+    for index, part in enumerate(components):
+        inside = Path(part.path)
+        if inside.is_absolute() or ".." in inside.parts:
+            raise ModelSetError(
+                f"{path}: components.{index}.path: must be below the folder, got {part.path!r}: "
+                "convert the model set again"
+            )
+        if (part.role, inside.suffix) in seen:
+            raise ModelSetError(
+                f"{path}: components.{index}.role: must be there once as {inside.suffix}, "
+                f"got {part.role} again: convert the model set again"
+            )
+        seen.add((part.role, inside.suffix))
 
 
 def built_in_folder() -> Path:
@@ -182,9 +201,13 @@ def built_in_folder() -> Path:
 
 def list_model_sets(workspace: Path) -> Iterator[ModelSet]:
     """The sets of the workspace's `models/`, then the built-in ones, each by name."""
+    for folder in _set_folders(workspace):
+        yield load_model_set(folder)
+
+
+def _set_folders(workspace: Path) -> Iterator[Path]:
     for parent in (workspace / "models", built_in_folder()):
-        for path in sorted(parent.glob(f"*/{FILE_NAME}")):
-            yield load_model_set(path.parent)
+        yield from (path.parent for path in sorted(parent.glob(f"*/{FILE_NAME}")))
 
 
 def find_model_set(name: str, workspace: Path) -> ModelSet:
@@ -192,7 +215,7 @@ def find_model_set(name: str, workspace: Path) -> ModelSet:
     for folder in (workspace / "models" / name, built_in_folder() / name, workspace / name):
         if (folder / FILE_NAME).is_file():
             return load_model_set(folder)
-    known = sorted({model_set.folder.name for model_set in list_model_sets(workspace)})
+    known = sorted({folder.name for folder in _set_folders(workspace)})
     raise ModelSetNotFoundError(
         f"model_set: must be one of {', '.join(known)} or a folder with {FILE_NAME}, got {name!r} "
         f"(looked in {workspace / 'models'}, then among the built-in ones)"
@@ -206,9 +229,23 @@ def find_by_digest(digest: str, workspace: Path) -> ModelSet | None:
 
 def verify_model_set(model_set: ModelSet, *, sha256: bool = False) -> list[str]:
     """One line for each file that is missing or not as described; every byte is read (by XXH3, or by SHA-256 too)."""
+    return check_components(model_set.folder, model_set.description.components, sha256=sha256)
+
+
+class RecordedComponent(Protocol):
+    """What a description or a manifest says of a file of a set."""
+
+    role: str
+    path: str
+    sha256: str
+    xxh3_128: str
+
+
+def check_components(folder: Path, parts: Iterable[RecordedComponent], *, sha256: bool = False) -> list[str]:
+    """One line for each file below the folder that is missing or has other digests than recorded."""
     problems = []
-    for part in model_set.description.components:
-        path = model_set.folder / part.path
+    for part in parts:
+        path = folder / part.path
         try:
             secure, fast = file_digests(path, sha256=sha256)
         except OSError as error:
@@ -252,10 +289,18 @@ def write_description(folder: Path, description: ModelSetFile) -> ModelSet:
 
 
 def seal_model_set(model_set: ModelSet) -> ModelSet:
-    """Record the digests that the files have now, after they were changed on purpose; `built_with` says so."""
+    """Record the digests that the files have now, after they were changed on purpose; `built_with` says so.
+
+    Raises ModelSetError for a file that cannot be read.
+    """
     components = []
     for part in model_set.description.components:
-        now = describe_component(model_set.folder, part.role, part.path, part.built_with, part.inputs, part.outputs)
+        try:
+            now = describe_component(model_set.folder, part.role, part.path, part.built_with, part.inputs, part.outputs)
+        except OSError as error:
+            raise ModelSetError(
+                f"{model_set.folder / part.path}: {part.role}: {error.strerror}: restore it, then seal again"
+            ) from error
         changed = now.sha256 != part.sha256
         sealed = {**part.built_with, "sealed_over": part.sha256} if changed else part.built_with
         components.append(now.model_copy(update={"built_with": sealed}))

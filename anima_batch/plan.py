@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,22 +49,28 @@ class Rates:
 
     def seconds_per_pass(self, pixels: int) -> float | None:
         """Median over the images nearest in size, scaled by the number of pixels; None while nothing is known."""
-        return self._median(pixels, [(m.pixels, m.denoise_seconds / m.passes) for m in self.measurements if m.passes])
+        return _scale(self._passes, pixels)
 
     def decode_seconds(self, pixels: int) -> float:
         """As `seconds_per_pass`; 0 while nothing is known."""
-        return self._median(pixels, [(m.pixels, m.decode_seconds) for m in self.measurements]) or 0.0
+        return _scale(self._decodings, pixels) or 0.0
 
     def encode_seconds(self) -> float:
         """Mean over all images: most find their prompt encoded already."""
-        return statistics.fmean(m.encode_seconds for m in self.measurements) if self.measurements else 0.0
+        return self._encoding
 
-    @staticmethod
-    def _median(pixels: int, known: Sequence[tuple[int, float]]) -> float | None:
-        if not known:
-            return None
-        nearest = min((size for size, _ in known), key=lambda size: abs(size - pixels))
-        return statistics.median(seconds for size, seconds in known if size == nearest) * pixels / nearest
+    # Computed once for all the images of a plan and all the steps of an image: a job has up to 100,000 of them.
+    @functools.cached_property
+    def _passes(self) -> Mapping[int, float]:
+        return _medians((m.pixels, m.denoise_seconds / m.passes) for m in self.measurements if m.passes)
+
+    @functools.cached_property
+    def _decodings(self) -> Mapping[int, float]:
+        return _medians((m.pixels, m.decode_seconds) for m in self.measurements)
+
+    @functools.cached_property
+    def _encoding(self) -> float:
+        return statistics.fmean(m.encode_seconds for m in self.measurements) if self.measurements else 0.0
 
     def estimate(self, pixels: int, passes: float, *, encode: bool = True) -> float | None:
         """Seconds for the passes and the decoding of an image; None while nothing is known."""
@@ -71,6 +78,20 @@ class Rates:
         if rate is None:
             return None
         return passes * rate + self.decode_seconds(pixels) + (self.encode_seconds() if encode else 0.0)
+
+
+def _medians(known: Iterable[tuple[int, float]]) -> dict[int, float]:
+    by_pixels: dict[int, list[float]] = {}
+    for pixels, seconds in known:
+        by_pixels.setdefault(pixels, []).append(seconds)
+    return {pixels: statistics.median(seconds) for pixels, seconds in by_pixels.items()}
+
+
+def _scale(known: Mapping[int, float], pixels: int) -> float | None:
+    if not known:
+        return None
+    nearest = min(known, key=lambda size: abs(size - pixels))
+    return known[nearest] * pixels / nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +116,11 @@ class PlannedImage:
     def pixels(self) -> int:
         """Of the picture."""
         return self.image.request.width * self.image.request.height
+
+    @property
+    def encodes(self) -> bool:
+        """Whether its prompts may still have to be encoded; a begun image has done that."""
+        return self.from_step == 0
 
 
 @dataclass(frozen=True)
@@ -128,27 +154,31 @@ class Plan:
 class Workload:
     """Images and passes still to run, added up by size so that an estimate costs nothing."""
 
-    by_pixels: Mapping[int, tuple[int, int]]  # pixels -> images, passes
+    by_pixels: Mapping[int, tuple[int, int, int]]  # pixels -> images, passes, images whose prompts are to be encoded
 
     @classmethod
     def of(cls, pending: Iterable[PlannedImage]) -> Workload:
         """The sum over planned images."""
-        sums: dict[int, tuple[int, int]] = {}
+        sums: dict[int, tuple[int, int, int]] = {}
         for planned in pending:
-            images, passes = sums.get(planned.pixels, (0, 0))
-            sums[planned.pixels] = (images + 1, passes + planned.passes)
+            images, passes, encodings = sums.get(planned.pixels, (0, 0, 0))
+            sums[planned.pixels] = (images + 1, passes + planned.passes, encodings + planned.encodes)
         return cls(sums)
 
     def without(self, planned: PlannedImage) -> Workload:
         """The sum less one of its images."""
-        images, passes = self.by_pixels[planned.pixels]
-        return Workload({**self.by_pixels, planned.pixels: (images - 1, passes - planned.passes)})
+        images, passes, encodings = self.by_pixels[planned.pixels]
+        left = (images - 1, passes - planned.passes, encodings - planned.encodes)
+        return Workload({**self.by_pixels, planned.pixels: left})
 
     def estimate(self, rates: Rates) -> float | None:
         """Seconds for all of it; None while nothing is known."""
+        encode = rates.encode_seconds()
         return _sum_known(
-            images * seconds if (seconds := rates.estimate(pixels, passes / images)) is not None else None
-            for pixels, (images, passes) in self.by_pixels.items()
+            None
+            if (one := rates.estimate(pixels, passes / images, encode=False)) is None
+            else one * images + encode * n
+            for pixels, (images, passes, n) in self.by_pixels.items()
             if images
         )
 
@@ -162,8 +192,9 @@ def make_plan(
     retry_failed: bool = False,
 ) -> Plan:
     """The plan for (image, request id, passes of each step); an id that `progress` lacks is waiting."""
+    estimate, waiting = functools.cache(rates.estimate), Progress()
     planned = tuple(
-        _plan_image(image, request_id, passes, progress.get(request_id, Progress()), rates, retry_failed=retry_failed)
+        _plan_image(image, request_id, passes, progress.get(request_id, waiting), estimate, retry_failed=retry_failed)
         for image, request_id, passes in images
     )
     pending = [entry for entry in planned if entry.action != "skip"]
@@ -173,14 +204,20 @@ def make_plan(
 
 
 def _plan_image(
-    image: JobImage, request_id: str, passes: tuple[int, ...], found: Progress, rates: Rates, *, retry_failed: bool
+    image: JobImage,
+    request_id: str,
+    passes: tuple[int, ...],
+    found: Progress,
+    estimate: Callable[..., float | None],
+    *,
+    retry_failed: bool,
 ) -> PlannedImage:
     if found.status == "done" or (found.status == "failed" and not retry_failed):
         return PlannedImage(image, request_id, "skip", found.status, found.step, 0, 0.0, found.reason)
     from_step = found.step if found.status == "begun" else 0
     left = sum(passes[from_step:])
     pixels = image.request.width * image.request.height
-    seconds = rates.estimate(pixels, left, encode=from_step == 0)
+    seconds = estimate(pixels, left, encode=from_step == 0)
     action: Action = "resume" if from_step else "run"
     return PlannedImage(image, request_id, action, found.status, from_step, left, seconds, found.reason)
 

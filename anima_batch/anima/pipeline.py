@@ -26,6 +26,7 @@ from anima_batch.job import RunSpec
 from anima_batch.model_set import ModelSet
 
 RESIDENT_SHARE = 0.25  # of the available memory that graphs may take on disk before "auto" opens them on demand
+NPU_ADDRESS_BYTES = 4 << 30  # the NPU's one IOMMU domain: however much memory there is, contexts must fit in here
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,14 @@ def open_pipeline(model_set: ModelSet, backend_name: str, run: RunSpec) -> Pipel
     backend = _choose_backend(model_set, backend_name, run, cpu)
     roles = [key.role for key in subgraph_keys(model_set.description.transformer.blocks)]
     paths = {role: model_set.path(role, backend.suffix) for role in roles}
-    keep = _choose_kept(run, roles, sum(path.stat().st_size for path in paths.values() if path.is_file()))
-    return Pipeline(model_set, backend, cpu, Staging(lambda role: backend.open(paths[role]), keep))
+    room = _room_bytes(backend.name, available_bytes())
+    keep = _choose_kept(run, roles, sum(path.stat().st_size for path in paths.values() if path.is_file()), room)
+    staging = Staging(lambda role: backend.open(paths[role]), keep)
+    if backend is not cpu:
+        # The board's runtime tells its versions only after it opened a graph; every image and checkpoint records them.
+        with staging.session(roles[0]):
+            pass
+    return Pipeline(model_set, backend, cpu, staging)
 
 
 def _choose_backend(model_set: ModelSet, name: str, run: RunSpec, cpu: OnnxBackend) -> Backend:
@@ -111,10 +118,14 @@ def _choose_backend(model_set: ModelSet, name: str, run: RunSpec, cpu: OnnxBacke
     return cpu
 
 
-def _choose_kept(run: RunSpec, roles: Sequence[str], total_bytes: int) -> Sequence[str]:
+def _room_bytes(backend_name: str, available: int) -> int:
+    return min(available, NPU_ADDRESS_BYTES) if backend_name == RknnBackend.name else available
+
+
+def _choose_kept(run: RunSpec, roles: Sequence[str], graph_bytes: int, room_bytes: int) -> Sequence[str]:
     """The roles that stay open: all of them where "auto" finds room."""
     if run.staging == "auto":
-        return roles if total_bytes <= RESIDENT_SHARE * available_bytes() else ()
+        return roles if graph_bytes <= RESIDENT_SHARE * room_bytes else ()
     if run.staging == "ahead":
         raise UsageError("run.staging: 'ahead' is not built yet: use auto, on-demand, pinned or resident")
     return {"on-demand": (), "pinned": roles[: run.pinned], "resident": roles}[run.staging]

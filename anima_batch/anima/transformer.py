@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from anima_batch.anima import ops
 from anima_batch.anima.config import BRANCHES, PATCH, Branch, SubgraphKey
 from anima_batch.anima.ops import Array
 from anima_batch.backends.staging import Staging
+from anima_batch.errors import ModelSetError
 from anima_batch.model_set import TransformerConfig
 
 
@@ -23,9 +24,12 @@ class HostWeights:
         self._path = path
 
     def read(self, name: str) -> Array:
-        """One tensor as float32."""
-        with safe_open(self._path, framework="numpy") as tensors:
-            return np.asarray(tensors.get_tensor(name), np.float32)
+        """One tensor as float32; raises ModelSetError for a file that cannot be read or lacks it."""
+        try:
+            with safe_open(self._path, framework="numpy") as tensors:
+                return np.asarray(tensors.get_tensor(name), np.float32)
+        except (OSError, SafetensorError) as error:
+            raise ModelSetError(f"{self._path}: {name}: {error}: run `anima-batch models verify`") from error
 
 
 @dataclass(frozen=True)

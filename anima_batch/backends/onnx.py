@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ class OnnxBackend:
         self.timings = Timings()
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads = threads
-        self._options.log_severity_level = 3  # errors come as exceptions; warnings about placement are of no use here
+        self._options.log_severity_level = 4  # errors come as exceptions, and would be printed besides
         self._options.use_deterministic_compute = True
 
     def open(self, path: Path) -> OnnxSession:
@@ -42,6 +42,7 @@ class OnnxBackend:
             raise BackendError(
                 f"{path}: onnxruntime cannot open it: {_first_line(error)}: run `anima-batch models verify`"
             ) from error
+        _check_interface(path, session)
         self.timings.load += loaded - started
         self.timings.init += time.perf_counter() - loaded
         return OnnxSession(path, session, self.timings)
@@ -59,7 +60,7 @@ class OnnxSession:
         self._session: onnxruntime.InferenceSession | None = session
         self._timings = timings
         self.inputs = tuple(
-            TensorSpec(value.name, _DTYPES.get(value.type, value.type), tuple(value.shape))
+            TensorSpec(value.name, _DTYPES[value.type], _name_dimensions(value.name, value.shape))
             for value in session.get_inputs()
         )
 
@@ -83,6 +84,19 @@ class OnnxSession:
         started = time.perf_counter()
         self._session = None
         self._timings.release += time.perf_counter() - started
+
+
+def _check_interface(path: Path, session: onnxruntime.InferenceSession) -> None:
+    for value in session.get_inputs():
+        if value.type not in _DTYPES:
+            raise BackendError(f"{path}: input {value.name} must be {' or '.join(_DTYPES)}, got {value.type}")
+    if (count := len(session.get_outputs())) != 1:
+        raise BackendError(f"{path}: must have one output, got {count}: convert the model set again")
+
+
+def _name_dimensions(name: str, shape: Sequence[int | str | None]) -> tuple[int | str, ...]:
+    """The shape with a name of its own for each dimension that has none: nothing says that two of them are equal."""
+    return tuple(f"{name}.{axis}" if size is None else size for axis, size in enumerate(shape))
 
 
 def _first_line(error: Exception) -> str:

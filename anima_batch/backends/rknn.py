@@ -36,15 +36,15 @@ class RknnBackend:
 
     def open(self, path: Path) -> RknnSession:
         """Load and initialise a graph; raises BackendError with the call that failed and its code."""
-        runtime = self._runtime_class(verbose=False)
-        started = time.perf_counter()
         if not path.is_file():  # load_rknn answers -1 for it, without a word
             raise BackendError(f"{path}: no such file: run `anima-batch models verify`")
+        runtime = self._runtime_class(verbose=False)
+        started = time.perf_counter()
         _check(path, "load_rknn", runtime.load_rknn(str(path)))
         loaded = time.perf_counter()
         code = runtime.init_runtime(core_mask=self._core_mask)
         if code != 0:
-            runtime.release()  # after a failed init the object is half alive
+            _release(runtime)  # after a failed init the object is half alive
             _check(path, "init_runtime", code)
         self.timings.load += loaded - started
         self.timings.init += time.perf_counter() - loaded
@@ -65,7 +65,7 @@ class RknnSession:
         self._path = path
         self._runtime: Any | None = runtime
         self._timings = timings
-        self._run_code = 0
+        self._run_code: int | None = None
         self._watch_run(runtime.rknn_runtime)
 
     def _watch_run(self, low_level: Any) -> None:  # noqa: ANN401
@@ -83,7 +83,10 @@ class RknnSession:
         if self._runtime is None:
             raise BackendError(f"{self._path}: run after close")
         started = time.perf_counter()
+        self._run_code = None
         outputs = self._runtime.inference([np.ascontiguousarray(array, np.float16) for array in feeds.values()])
+        if self._run_code is None:
+            raise BackendError(f"{self._path}: inference refused its inputs: see the runtime's message above")
         _check(self._path, "rknn_run", self._run_code)
         if outputs is None or len(outputs) != 1 or not isinstance(outputs[0], np.ndarray):
             raise BackendError(f"{self._path}: inference gave no output: see the runtime's message above")
@@ -95,10 +98,14 @@ class RknnSession:
         if self._runtime is None:
             return
         started = time.perf_counter()
-        self._runtime.release()
-        self._runtime.rknn_data = None
+        _release(self._runtime)
         self._runtime = None
         self._timings.release += time.perf_counter() - started
+
+
+def _release(runtime: Any) -> None:  # noqa: ANN401
+    runtime.release()
+    runtime.rknn_data = None  # the whole file, which lite2 keeps even now
 
 
 def _check(path: Path, call: str, code: int | None) -> None:

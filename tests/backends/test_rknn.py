@@ -1,0 +1,348 @@
+"""The RKNN adapter against a stand-in for the package `rknnlite`, a real module on the path of a process of its own.
+
+The stand-in has the traps that were seen in rknn-toolkit-lite2 2.3 and 2.5: garbage is loaded without complaint, a
+failed rknn_run goes unnoticed and the arrays of an earlier run come back, the file's bytes stay in memory after
+release(). What a graph "computes" and which calls fail is written in the graph's file as JSON. The real wheel is proven
+elsewhere, against a stub of its C library.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import anima_batch
+
+STAND_IN = """
+import json
+
+import numpy as np
+
+MADE = []  # every RKNNLite, so that a test can look at it afterwards
+
+
+class Runtime:
+    def __init__(self, data):
+        try:
+            self.says = json.loads(data)
+        except ValueError:
+            self.says = {"init": -1}
+        self.runs, self.inputs, self.outputs = 0, None, [np.zeros((1, 2), np.float32)]
+
+    def run(self, frame_extend=None):
+        codes = self.says.get("run", [0])
+        code = codes[min(self.runs, len(codes) - 1)]
+        self.runs += 1
+        if code == 0:
+            self.outputs = [(2 * self.inputs[0]).astype(np.float32)]
+        return code
+
+
+class RKNNLite:
+    def __init__(self, verbose=False, verbose_file=None):
+        self.rknn_data = self.rknn_runtime = None
+        self.calls, self.dtypes = [], []
+        MADE.append(self)
+
+    def load_rknn(self, path):
+        self.calls.append("load_rknn")
+        with open(path, "rb") as file:
+            self.rknn_data = file.read()
+        return -1 if self.rknn_data == b"refused" else None if self.rknn_data == b"none" else 0
+
+    def init_runtime(self, target=None, device_id=None, async_mode=False, core_mask=0):
+        self.calls.append(f"init_runtime {core_mask}")
+        self.rknn_runtime = Runtime(self.rknn_data)
+        return self.rknn_runtime.says.get("init", 0)
+
+    def inference(self, inputs, data_type=None, data_format=None, inputs_pass_through=None, get_frame_id=False):
+        self.calls.append("inference")
+        self.dtypes.append([array.dtype.name for array in inputs])
+        if len(inputs) != self.rknn_runtime.says.get("inputs", 1):
+            return None
+        self.rknn_runtime.inputs = inputs
+        self.rknn_runtime.run()
+        outputs = {"none": None, "empty": [], "two": [*self.rknn_runtime.outputs] * 2, "hollow": [None]}
+        return outputs.get(self.rknn_runtime.says.get("outputs"), self.rknn_runtime.outputs)
+
+    def get_sdk_version(self):
+        self.calls.append("get_sdk_version")
+        return self.rknn_runtime.says.get(
+            "version", "RKNN VERSION:\\n  API: 2.3.2 (429f97ae6b@2025-04-09T09:09:27)\\n  DRV: 0.9.8"
+        )
+
+    def release(self):
+        self.calls.append("release")
+"""
+METADATA = "Metadata-Version: 2.1\nName: rknn-toolkit-lite2\nVersion: 2.3.2\n"
+PRELUDE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from rknnlite.api import MADE
+from anima_batch.backends.rknn import RknnBackend
+from anima_batch.errors import BackendError
+path = Path(sys.argv[1])
+feeds = {"z": np.array([[1, 2.5]], np.float32)}
+def fault(call, *arguments):
+    try:
+        call(*arguments)
+    except BackendError as error:
+        assert error.exit_code == 4
+        return str(error).replace(str(path), "GRAPH", 1)
+def tell(**found):
+    print(json.dumps(found))
+"""
+ADVICE = "check that toolkit, librknnrt and driver fit together"
+
+
+@pytest.fixture
+def run_script(tmp_path):
+    """Runs a script on a graph that behaves as `says`, with the stand-in installed, and gives what it told."""
+    packages = tmp_path / "packages"
+    for name, text in {
+        "rknnlite/__init__.py": "",
+        "rknnlite/api.py": STAND_IN,
+        "rknn_toolkit_lite2-2.3.2.dist-info/METADATA": METADATA,
+    }.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(text)
+
+    def run(script, says=None):
+        graph = tmp_path / "mlp.rknn"
+        graph.write_text(says if isinstance(says, str) else json.dumps(says or {}))
+        return json.loads(run_python(PRELUDE + script, packages, str(graph)))
+
+    return run
+
+
+def run_python(script, packages, *arguments):
+    """What a script prints in a process that finds packages in that folder first."""
+    search = os.pathsep.join([str(packages), str(Path(anima_batch.__file__).parents[1])])
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+OPEN = """
+tell(fault=fault(RknnBackend().open, path), calls=MADE[0].calls, kept=MADE[0].rknn_data is not None)
+"""
+RUN = """
+session = RknnBackend().open(path)
+tell(fault=fault(session.run, feeds))
+"""
+
+
+def test_without_the_package_the_backend_says_so_in_one_line(tmp_path):
+    """An empty package hides a real one, which a board may have."""
+    (tmp_path / "rknnlite").mkdir()
+    (tmp_path / "rknnlite" / "__init__.py").write_text("")
+    script = """
+from anima_batch.anima.pipeline import open_pipeline
+from anima_batch.errors import BackendError
+from anima_batch.job import RunSpec
+from anima_batch.model_set import built_in_folder, load_model_set
+try:
+    open_pipeline(load_model_set(built_in_folder() / "picture-book"), "rknn", RunSpec())
+except BackendError as error:
+    print(error.exit_code, error)
+"""
+    assert run_python(script, tmp_path) == (
+        "4 backend rknn: rknn-toolkit-lite2 is not installed here (aarch64 only): take backend onnx, or the board\n"
+    )
+
+
+def test_a_run_gives_the_output_of_inputs_passed_as_float16(run_script):
+    found = run_script(
+        """
+session = RknnBackend().open(path)
+out = session.run({"z": np.array([[1, 2049]], np.float32), "cos": np.ones((1, 2), np.float64)})
+tell(out=out.tolist(), dtype=out.dtype.name, dtypes=MADE[0].dtypes)
+""",
+        {"inputs": 2},
+    )
+    assert found == {"out": [[2, 4096]], "dtype": "float32", "dtypes": [["float16", "float16"]]}
+
+
+def test_a_failed_first_run_is_an_error_though_inference_gives_an_array(run_script):
+    assert run_script(RUN, {"run": [-3]})["fault"] == f"GRAPH: rknn_run failed with code -3: {ADVICE}"
+
+
+def test_a_failed_later_run_is_an_error_though_inference_gives_the_arrays_of_the_run_before(run_script):
+    found = run_script(
+        """
+session = RknnBackend().open(path)
+first = session.run(feeds).tolist()
+second = fault(session.run, feeds)
+tell(first=first, second=second, third=session.run({"z": feeds["z"] * 3}).tolist())
+""",
+        {"run": [0, -6, 0]},
+    )
+    assert found == {
+        "first": [[2, 5]],
+        "second": f"GRAPH: rknn_run failed with code -6: {ADVICE}",
+        "third": [[6, 15]],
+    }
+
+
+def test_inputs_that_inference_refuses_are_an_error_of_their_own_after_any_run(run_script):
+    found = run_script(
+        """
+session = RknnBackend().open(path)
+faults = [fault(session.run, {}), fault(session.run, feeds), fault(session.run, {}), fault(session.run, feeds)]
+tell(faults=faults)
+""",
+        {"run": [-3, 0]},
+    )
+    refused = "GRAPH: inference refused its inputs: see the runtime's message above"
+    assert found["faults"] == [refused, f"GRAPH: rknn_run failed with code -3: {ADVICE}", refused, None]
+
+
+@pytest.mark.parametrize("outputs", ["none", "empty", "two", "hollow"])
+def test_anything_but_one_array_is_an_error(outputs, run_script):
+    fault = run_script(RUN, {"outputs": outputs})["fault"]
+    assert fault == "GRAPH: inference gave no output: see the runtime's message above"
+
+
+@pytest.mark.parametrize(("content", "code"), [("refused", -1), ("none", None)])
+def test_a_failed_load_names_file_call_and_code(content, code, run_script):
+    found = run_script(OPEN, content)
+    assert found["fault"] == f"GRAPH: load_rknn failed with code {code}: {ADVICE}"
+    assert found["calls"] == ["load_rknn"]
+
+
+def test_garbage_that_load_rknn_accepts_fails_at_init_and_is_released(run_script):
+    found = run_script(OPEN, "no graph at all")
+    assert found == {
+        "fault": f"GRAPH: init_runtime failed with code -1: {ADVICE}",
+        "calls": ["load_rknn", "init_runtime 1", "release"],
+        "kept": False,
+    }
+
+
+@pytest.mark.parametrize("code", [-1, -7, 1, None])
+def test_any_code_of_init_but_0_is_an_error_and_the_half_alive_context_is_released(code, run_script):
+    found = run_script(OPEN, {"init": code})
+    assert found["fault"] == f"GRAPH: init_runtime failed with code {code}: {ADVICE}"
+    assert found["calls"][-1] == "release"
+
+
+def test_a_missing_file_is_named_before_the_runtime_sees_it(run_script):
+    found = run_script('tell(fault=fault(RknnBackend().open, path.with_name("gone.rknn")), made=len(MADE))')
+    assert found["fault"].endswith("gone.rknn: no such file: run `anima-batch models verify`")
+    assert found["made"] == 0
+
+
+def test_closing_releases_once_and_drops_the_files_bytes(run_script):
+    found = run_script("""
+session = RknnBackend().open(path)
+before = MADE[0].rknn_data is not None
+session.close()
+session.close()
+tell(before=before, after=MADE[0].rknn_data is not None, releases=MADE[0].calls.count("release"))
+""")
+    assert found == {"before": True, "after": False, "releases": 1}
+
+
+def test_a_closed_session_refuses_to_run(run_script):
+    found = run_script("""
+session = RknnBackend().open(path)
+session.close()
+tell(fault=fault(session.run, feeds), calls=MADE[0].calls.count("inference"))
+""")
+    assert found == {"fault": "GRAPH: run after close", "calls": 0}
+
+
+def test_a_closed_session_can_be_collected_with_its_runtime(run_script):
+    found = run_script("""
+import gc, weakref
+session = RknnBackend().open(path)
+alive = weakref.ref(MADE.pop())
+session.close()
+del session
+gc.collect()
+tell(alive=alive() is not None)
+""")
+    assert found == {"alive": False}
+
+
+@pytest.mark.parametrize(("name", "mask"), [("0", 1), ("1", 2), ("2", 4), ("0+1", 3)])
+def test_a_core_mask_is_passed_as_the_runtimes_number(name, mask, run_script):
+    found = run_script(f"RknnBackend({name!r}).open(path)\ntell(calls=MADE[0].calls)")
+    assert f"init_runtime {mask}" in found["calls"]
+
+
+def test_versions_of_runtime_and_driver_are_known_once_a_graph_was_opened(run_script):
+    found = run_script("""
+backend = RknnBackend()
+before = backend.versions()
+backend.open(path)
+tell(before=before, after=backend.versions())
+""")
+    assert found == {
+        "before": {"rknn_toolkit_lite2": "2.3.2", "librknnrt": None, "rknpu_driver": None},
+        "after": {"rknn_toolkit_lite2": "2.3.2", "librknnrt": "2.3.2", "rknpu_driver": "0.9.8"},
+    }
+
+
+@pytest.mark.parametrize("text", [None, "", "RKNN VERSION:\n  API:\n  DRV: \n", "cannot say"])
+def test_versions_that_the_runtime_does_not_tell_stay_unknown(text, run_script):
+    found = run_script("backend = RknnBackend()\nbackend.open(path)\ntell(**backend.versions())", {"version": text})
+    assert found == {"rknn_toolkit_lite2": "2.3.2", "librknnrt": None, "rknpu_driver": None}
+
+
+def test_timings_add_up_over_sessions_and_runs(run_script):
+    found = run_script("""
+from dataclasses import asdict
+backend = RknnBackend()
+seen = [asdict(backend.timings)]
+for _ in range(2):
+    session = backend.open(path)
+    session.run(feeds)
+    session.close()
+    seen.append(asdict(backend.timings))
+tell(seen=seen)
+""")
+    none, one, two = found["seen"]
+    assert set(none) == {"load", "init", "run", "release"}
+    for phase in none:
+        assert none[phase] == 0 < one[phase] < two[phase]
+
+
+def test_auto_takes_the_npu_only_where_package_and_rknn_graphs_are_and_then_knows_the_versions(run_script):
+    found = run_script("""
+import shutil
+from anima_batch.anima.pipeline import open_pipeline
+from anima_batch.job import RunSpec
+from anima_batch.model_set import built_in_folder, describe_component, load_model_set, write_description
+plain = load_model_set(built_in_folder() / "picture-book")
+folder = path.parent / "set"
+shutil.copytree(plain.folder, folder)
+added = []
+for part in plain.description.components:
+    if part.role.startswith("transformer.") and part.path.endswith(".onnx"):
+        name = part.path.replace(".onnx", ".rknn")
+        shutil.copy(path, folder / name)
+        added.append(describe_component(folder, part.role, name, {}))
+changed = plain.description.model_copy(update={"components": (*plain.description.components, *added)})
+board = write_description(folder, changed)
+pipelines = {
+    "plain": open_pipeline(plain, "auto", RunSpec()),
+    "board": open_pipeline(board, "auto", RunSpec(core_mask="0+1")),
+    "forced": open_pipeline(board, "onnx", RunSpec()),
+}
+tell(
+    names={name: pipeline.backend.name for name, pipeline in pipelines.items()},
+    versions=pipelines["board"].backend.versions(),
+    opened=[made.calls for made in MADE],
+)
+""")
+    assert found["names"] == {"plain": "onnx", "board": "rknn", "forced": "onnx"}
+    assert found["versions"]["librknnrt"] == "2.3.2"
+    assert found["opened"] == [["load_rknn", "init_runtime 3", "get_sdk_version"]]

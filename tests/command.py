@@ -1,0 +1,80 @@
+"""The real command line in its own process, in a workspace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "anima_batch"]
+ENVIRONMENT = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+class Workspace:
+    """A folder with jobs/ in it, and the commands run there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "jobs").mkdir(parents=True, exist_ok=True)
+
+    def write_job(self, text: str, name: str = "job") -> str:
+        """The job's path, as one gives it on the command line."""
+        path = self.folder / "jobs" / f"{name}.toml"
+        path.write_text(text if "schema_version" in text else f"schema_version = 1\n{text}", encoding="utf-8")
+        return f"jobs/{name}.toml"
+
+    def run(self, *arguments: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
+        """The ended command; its exit code must be `check`, and no traceback may show."""
+        ended = subprocess.run(
+            [*COMMAND, *arguments], cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+        )
+        assert "Traceback" not in ended.stderr, ended.stderr
+        assert check is None or ended.returncode == check, ended.stderr + ended.stdout
+        return ended
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command, running, its stderr to be read line by line."""
+        return subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=self.folder,
+            env=ENVIRONMENT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def json(self, *arguments: str, check: int | None = 0) -> Any:
+        """What the command prints with --json."""
+        return json.loads(self.run(*arguments, "--json", check=check).stdout)
+
+    def pictures(self, job: str = "job") -> list[Path]:
+        """The job's PNGs."""
+        return sorted((self.folder / "outputs" / job).glob("*.png"))
+
+    def manifests(self, job: str = "job") -> dict[str, dict[str, Any]]:
+        """The job's manifests by stem, as plain JSON."""
+        paths = sorted((self.folder / "manifests" / job).glob("*.json"))
+        return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+    def results(self, job: str = "job") -> dict[str, tuple[str, str, list[str]]]:
+        """Latents' digest, pixels' digest and each step's digest, by stem."""
+        return {
+            stem: (
+                manifest["latents"]["sha256"],
+                manifest["image"]["pixel_sha256"],
+                [step["latents_xxh3"] for step in manifest["steps"]],
+            )
+            for stem, manifest in self.manifests(job).items()
+        }
+
+
+def wait_for(process: subprocess.Popen[str], text: str) -> str:
+    """The first line of stderr that holds the text; fails when the process ends before."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return line
+    raise AssertionError(f"the process ended with {process.wait()} before it said {text!r}")

@@ -1,0 +1,128 @@
+"""The environment of this machine, and of recorded trees under another root."""
+
+import os
+import platform
+import re
+
+import numpy as np
+import psutil
+import pytest
+
+import anima_batch
+from anima_batch.environment import DECISIVE, available_bytes, changed_environment, read_boot_id, read_environment
+from anima_batch.store.records import EnvironmentRecord
+
+COMPATIBLE = "proc/device-tree/compatible"
+MODULE = "sys/module/rknpu/version"
+DEBUGFS = "sys/kernel/debug/rknpu/version"
+
+
+@pytest.fixture
+def read_tree(tmp_path):
+    """Reads the environment of a machine whose /proc and /sys hold these files."""
+
+    def read(files, runtime=None):
+        for name, content in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return read_environment(runtime or {}, None, tmp_path)
+
+    return read
+
+
+def test_this_machines_environment_has_the_manifests_keys_and_its_own_versions():
+    environment = read_environment({}, "0+1")
+    assert EnvironmentRecord.model_validate(environment).model_dump() == environment
+    assert environment["anima_batch"] == anima_batch.__version__
+    assert environment["numpy"] == np.__version__
+    assert environment["python"] == platform.python_version()
+    assert environment["machine"] == os.uname().machine
+    assert environment["kernel"] == os.uname().release
+    assert environment["core_mask"] == "0+1"
+
+
+def test_what_a_machine_does_not_have_is_none(read_tree):
+    environment = read_tree({})
+    assert [key for key, value in environment.items() if value is None] == [
+        "rknn_toolkit_lite2",
+        "librknnrt",
+        "rknpu_driver",
+        "soc",
+        "core_mask",
+    ]
+
+
+def test_a_rock_5c_is_read_from_its_device_tree_and_its_drivers_debugfs_entry(read_tree):
+    environment = read_tree({COMPATIBLE: b"radxa,rock-5c\0rockchip,rk3588s\0", DEBUGFS: b"RKNPU driver: v0.9.8\n"})
+    assert environment["soc"] == "rk3588s"
+    assert environment["rknpu_driver"] == "0.9.8"
+
+
+@pytest.mark.parametrize(
+    ("files", "driver"),
+    [
+        ({MODULE: b"0.9.6\n"}, "0.9.6"),
+        ({MODULE: b"0.9.6\n", DEBUGFS: b"RKNPU driver: v0.9.8\n"}, "0.9.8"),
+        ({MODULE: b"0.9.6\n", DEBUGFS: b"\n"}, "0.9.6"),
+        ({MODULE: b"v1.10.2-dirty"}, "1.10.2"),
+        ({MODULE: b"\xff\xfe"}, None),
+        ({MODULE: b"none"}, None),
+    ],
+)
+def test_the_drivers_version_is_found_without_root_too(files, driver, read_tree):
+    assert read_tree(files)["rknpu_driver"] == driver
+
+
+@pytest.mark.parametrize(
+    ("compatible", "soc"),
+    [
+        (b"rockchip,rk3588", "rk3588"),
+        (b"xunlong,orangepi-5\0rockchip,rk3588s\0", "rk3588s"),
+        (b"linux,dummy-virt\0", "dummy-virt"),
+        (b"noname\0", "noname"),
+        (b"\0", None),
+        (b"", None),
+    ],
+)
+def test_the_soc_is_the_last_compatible_entry_without_its_vendor(compatible, soc, read_tree):
+    assert read_tree({COMPATIBLE: compatible})["soc"] == soc
+
+
+def test_an_entry_that_cannot_be_read_is_none(tmp_path, read_tree):
+    (tmp_path / COMPATIBLE).mkdir(parents=True)
+    assert read_tree({})["soc"] is None
+
+
+def test_what_the_runtime_says_of_itself_wins_and_what_it_does_not_know_hides_nothing(read_tree):
+    runtime = {"rknn_toolkit_lite2": "2.3.2", "librknnrt": None, "rknpu_driver": None}
+    assert read_tree({MODULE: b"0.9.6"}, runtime)["rknpu_driver"] == "0.9.6"
+    environment = read_tree({}, {**runtime, "librknnrt": "2.3.0", "rknpu_driver": "0.9.8"})
+    assert environment["rknn_toolkit_lite2"] == "2.3.2"
+    assert environment["librknnrt"] == "2.3.0"
+    assert environment["rknpu_driver"] == "0.9.8"
+
+
+@pytest.mark.parametrize("key", sorted(read_environment({}, None)))
+def test_a_decisive_difference_is_listed_and_another_is_not(key):
+    before = read_environment({}, None)
+    now = {**before, key: "other"}
+    expected = [] if key in ("python", "kernel") else [f"{key}: {before[key]} -> other"]
+    assert changed_environment(before, now) == expected
+    assert changed_environment(before, before) == []
+
+
+def test_every_decisive_difference_is_listed_in_order_also_where_a_value_came_or_went():
+    before = dict.fromkeys(DECISIVE, "1")
+    now = {**before, "numpy": "2", "librknnrt": None}
+    del now["machine"]
+    assert changed_environment(before, now) == ["numpy: 1 -> 2", "librknnrt: 1 -> None", "machine: 1 -> None"]
+
+
+def test_the_boot_id_is_the_same_throughout_a_boot():
+    assert re.fullmatch("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", read_boot_id())
+    assert read_boot_id() == read_boot_id()
+
+
+def test_available_memory_is_a_part_of_all_memory():
+    assert 0 < available_bytes() <= psutil.virtual_memory().total

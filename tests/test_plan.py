@@ -1,0 +1,168 @@
+"""What is to be done with each image, and how long it takes: pure cases."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anima_batch.job import ImageRequest, JobImage
+from anima_batch.plan import MANIFEST_BYTES, Measurement, Progress, Rates, Workload, make_plan
+
+PASSES = (2, 2, 0, 1, 2)  # of each step
+SMALL, WIDE = 128 * 128, 192 * 128
+KNOWN = Rates((Measurement(SMALL, passes=10, denoise_seconds=20.0, encode_seconds=3.0, decode_seconds=4.0),))
+
+
+def image(seed=1, width=128):
+    request = ImageRequest(prompt="a boat", seed=seed, width=width, height=128, steps=len(PASSES))
+    return JobImage(request, "boat", "full"), f"{seed:064x}", PASSES
+
+
+def plan_one(progress, rates=KNOWN, **options):
+    entry = image()
+    return make_plan([entry], {entry[1]: progress}, rates, **options).images[0]
+
+
+def test_an_image_of_which_nothing_is_on_disk_is_run_from_the_start():
+    (planned,) = make_plan([image()], {}, KNOWN).images
+    assert (planned.action, planned.status, planned.from_step, planned.passes) == ("run", "waiting", 0, 7)
+    assert planned.stem == "boat-1-full-000000000000"
+    assert planned.pixels == SMALL
+
+
+@pytest.mark.parametrize(("step", "left"), [(1, 5), (2, 3), (3, 3), (4, 2), (5, 0)])
+def test_a_begun_image_is_resumed_with_the_passes_of_the_steps_left(step, left):
+    planned = plan_one(Progress("begun", step, "checkpoint"))
+    assert (planned.action, planned.status, planned.from_step, planned.passes) == ("resume", "begun", step, left)
+    assert planned.reason == "checkpoint"
+    assert planned.estimated_seconds == pytest.approx(left * 2 + 4)
+
+
+def test_an_image_begun_without_a_step_done_is_run():
+    planned = plan_one(Progress("begun", 0))
+    assert (planned.action, planned.status, planned.passes) == ("run", "begun", 7)
+
+
+@pytest.mark.parametrize("status", ["done", "failed"])
+def test_a_done_and_a_failed_image_are_skipped_and_cost_nothing(status):
+    planned = plan_one(Progress(status, 5, "because"), Rates())
+    assert (planned.action, planned.status, planned.passes, planned.estimated_seconds) == ("skip", status, 0, 0)
+    assert planned.reason == "because"
+
+
+def test_a_failed_image_is_run_again_from_the_start_when_asked_for():
+    planned = plan_one(Progress("failed", 3), retry_failed=True)
+    assert (planned.action, planned.status, planned.from_step, planned.passes) == ("run", "failed", 0, 7)
+
+
+def test_a_done_image_is_skipped_even_when_failed_ones_are_tried_again():
+    assert plan_one(Progress("done"), retry_failed=True).action == "skip"
+
+
+def test_a_plan_keeps_the_order_and_counts_by_status():
+    entries = [image(seed) for seed in (5, 3, 9, 1, 7)]
+    statuses = ["done", "begun", "failed", "waiting", "done"]
+    progress = {
+        entry[1]: Progress(status, 2 * (status == "begun")) for entry, status in zip(entries, statuses, strict=True)
+    }
+    plan = make_plan(entries, progress, KNOWN)
+    assert [planned.image.request.seed for planned in plan.images] == [5, 3, 9, 1, 7]
+    assert [planned.image.request.seed for planned in plan.pending] == [3, 1]
+    assert {status: plan.count(status) for status in ("done", "begun", "failed", "waiting")} == {
+        "done": 2, "begun": 1, "failed": 1, "waiting": 1,
+    }  # fmt: skip
+    assert plan.passes == 3 + 7
+    assert plan.estimated_seconds == pytest.approx((3 * 2 + 4) + (7 * 2 + 4 + 3))
+
+
+def test_the_time_is_none_until_an_image_was_measured_and_zero_when_nothing_is_left():
+    entries = [image(1), image(2)]
+    assert make_plan(entries, {}, Rates()).estimated_seconds is None
+    assert make_plan(entries, {}, Rates()).images[0].estimated_seconds is None
+    assert Workload.of(make_plan(entries, {}, Rates()).pending).estimate(Rates()) is None
+    done = {entry[1]: Progress("done") for entry in entries}
+    assert make_plan(entries, done, Rates()).estimated_seconds == 0
+
+
+def test_an_image_that_ran_no_passes_tells_nothing_of_their_speed():
+    rates = Rates((Measurement(SMALL, 0, 0.0, 1.0, 2.0),))
+    assert rates.seconds_per_pass(SMALL) is None
+    assert rates.estimate(SMALL, 4) is None
+    assert rates.decode_seconds(SMALL) == 2
+
+
+def measured(pixels, rate, decode=1.0, encode=0.0):
+    return Measurement(pixels, passes=8, denoise_seconds=8 * rate, encode_seconds=encode, decode_seconds=decode)
+
+
+def test_rates_are_medians_so_that_one_slow_image_does_not_act_on_them():
+    rates = Rates()
+    for rate, decode in ((1.0, 5.0), (1.2, 6.0), (90.0, 700.0)):
+        rates = rates.add(measured(SMALL, rate, decode))
+    assert rates.seconds_per_pass(SMALL) == pytest.approx(1.2)
+    assert rates.decode_seconds(SMALL) == 6
+
+
+def test_the_rate_of_a_size_comes_from_the_nearest_one_and_is_scaled_by_the_pixels():
+    rates = Rates((measured(100, 1.0), measured(100, 3.0), measured(1000, 50.0, decode=20.0)))
+    assert rates.seconds_per_pass(100) == pytest.approx(2)
+    assert rates.seconds_per_pass(200) == pytest.approx(4)
+    assert rates.seconds_per_pass(900) == pytest.approx(45)
+    assert rates.decode_seconds(500) == pytest.approx(5)
+    assert rates.decode_seconds(2000) == pytest.approx(40)
+
+
+def test_encoding_counts_with_its_mean_because_most_prompts_are_known_already():
+    rates = Rates(tuple(measured(SMALL, 1.0, encode=encode) for encode in (9.0, 0.0, 0.0)))
+    assert rates.encode_seconds() == pytest.approx(3)
+    assert rates.estimate(SMALL, 2) == pytest.approx(2 + 1 + 3)
+    assert rates.estimate(SMALL, 2, encode=False) == pytest.approx(2 + 1)
+    assert Rates().encode_seconds() == 0
+
+
+def test_adding_a_measurement_leaves_the_rates_before_as_they_were():
+    more = KNOWN.add(measured(SMALL, 4.0))
+    assert len(KNOWN.measurements) == 1
+    assert more.seconds_per_pass(SMALL) == pytest.approx(3)
+
+
+PROGRESS = st.one_of(
+    st.just(Progress()),
+    st.just(Progress("done", 5)),
+    st.just(Progress("failed", 2)),
+    st.builds(Progress, st.just("begun"), st.integers(0, 5)),
+)
+
+
+@given(
+    found=st.lists(st.tuples(PROGRESS, st.sampled_from([128, 192, 256])), max_size=12),
+    encode=st.floats(0, 100),
+    retry=st.booleans(),
+)
+def test_a_workload_takes_as_long_as_the_sum_of_its_images_and_shrinks_with_each(found, encode, retry):
+    """The sums are taken in another order, hence the tolerance."""
+    rates = Rates((measured(SMALL, 1.5, 2.5, encode), measured(WIDE, 4.0, 7.0, encode)))
+    entries = [image(seed, width) for seed, (_, width) in enumerate(found)]
+    progress = {entry[1]: what for entry, (what, _) in zip(entries, found, strict=True)}
+    plan = make_plan(entries, progress, rates, retry_failed=retry)
+    left, pending = Workload.of(plan.pending), list(plan.pending)
+    while True:
+        expected = math.fsum(planned.estimated_seconds for planned in pending)
+        assert left.estimate(rates) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        if not pending:
+            break
+        left = left.without(pending.pop(0))
+
+
+def test_the_disk_holds_every_pending_picture_and_manifest_and_one_images_checkpoints():
+    entries = [image(1), image(2, width=192), image(3)]
+    plan = make_plan(entries, {entries[0][1]: Progress("done")}, KNOWN, checkpoint_bytes=1_000_000)
+    pictures = 3 * (SMALL + WIDE) * 0.75
+    assert plan.disk_bytes == pictures + 2 * MANIFEST_BYTES + 2 * 1_000_000
+
+
+def test_nothing_pending_needs_no_disk():
+    entry = image()
+    assert make_plan([entry], {entry[1]: Progress("done")}, KNOWN, checkpoint_bytes=1_000_000).disk_bytes == 0
+    assert make_plan([], {}, KNOWN).images == ()
