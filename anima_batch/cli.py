@@ -5,16 +5,23 @@ Modules are imported in the commands that need them, so that --help answers at o
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import sys
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TextIO
 
 import typer
 
-from anima_batch.errors import AnimaBatchError
+from anima_batch import __version__
+from anima_batch.errors import AnimaBatchError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from anima_batch.audit import Audit
 
 app = typer.Typer(
-    help="Overnight batches of the Anima text-to-image model on an RK3588 board.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -66,7 +73,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a job or go on with it; the same command again does what is left, and nothing when all is done."""
-    from anima_batch import runner
+    from anima_batch import console, runner
 
     flags = {"staging": staging, "pinned": pinned, "core_mask": core_mask, "threads": threads}
     options = runner.RunOptions(
@@ -76,26 +83,9 @@ def run(
         retry_failed=retry_failed,
         accept_environment=accept_environment,
     )
-    raise typer.Exit(_run(job, workspace, options, events, json=json))
-
-
-def _run(job: Path, workspace: Path, options: object, events: Path | None, *, json: bool) -> int:
-    """Follow a run to its end; its exit code."""
-    from anima_batch import console, runner
-
-    assert isinstance(options, runner.RunOptions)
-    with (
-        runner.catch_stop_signals() as stop,
-        console.follow(runner.run_job(job, workspace, options, stop), events) as shown,
-    ):
-        for ended in shown:  # noqa: B007 - the last event tells how it went
-            pass
-    assert isinstance(ended, runner.BatchEnded)
-    if json:
-        console.show_json({**console.event_json(ended), "manifests": str(ended.manifests)})
-    else:
-        console.show_line(f"{console.summarise_end(ended)}; manifests in {ended.manifests}")
-    return 128 + ended.signal if ended.signal else int(ended.failed > 0)
+    with runner.catch_stop_signals(console.show_stopping) as stop:
+        ended = console.show_run(runner.run_job(job, workspace, options, stop), events, json_result=json)
+    raise typer.Exit(ended.exit_code)
 
 
 @app.command()
@@ -132,7 +122,7 @@ def verify(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
     _show_audits(list(verify_job(open_batch(job, workspace, draw=False))), json=json)
 
 
-def _show_audits(audits: list, *, json: bool) -> None:  # type: ignore[type-arg]  # Audit is not imported at start-up
+def _show_audits(audits: list[Audit], *, json: bool) -> None:
     from anima_batch import console
 
     if json:
@@ -194,7 +184,8 @@ def verify_model(name: ModelSetName, workspace: Workspace = Path(), json: Json =
     if json:
         console.show_json({"name": found.name, "digest": found.digest, "ok": not problems, "differences": problems})
     else:
-        console.show_line("\n".join(problems) if problems else f"{found.folder}: ok, digest {found.digest}")
+        for line in problems or [f"{found.folder}: ok, digest {found.digest}"]:
+            console.show_line(line)
     if problems:
         raise typer.Exit(3)
 
@@ -230,7 +221,11 @@ def convert(
 ) -> None:
     """Make a model set of ONNX graphs from the official weights (needs the extra `convert`)."""
     from anima_batch import console
-    from anima_batch.convert import arguments, build
+
+    try:
+        from anima_batch.convert import arguments, build
+    except ImportError as error:
+        raise UsageError(f"convert: {error.name} is missing: pip install 'anima-batch[convert]'") from error
 
     options = build.ConvertOptions(
         transformer=transformer,
@@ -278,12 +273,57 @@ def bench_checkpoint(
         console.show_checkpoint_costs(costs)
 
 
-def main() -> None:
+@app.callback(invoke_without_command=True)
+def show_version(
+    *, version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False
+) -> None:
+    """Overnight batches of the Anima text-to-image model on an RK3588 board."""
+    if version:
+        typer.echo(f"anima-batch {__version__}")
+        raise typer.Exit
+
+
+def main() -> NoReturn:
     """Run the command line; a user's mistake is one line on stderr and its exit code."""
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(128 + signal.SIGINT))  # `run` has its own while it runs
+    sys.stdout = _open_stream(sys.stdout)
+    sys.stderr = _open_stream(sys.stderr)
+    try:
+        code = _call()
+        sys.stdout.flush()
+    except OSError as error:
+        code = _report_os_error(error)
+    sys.exit(code)
+
+
+def _open_stream(stream: TextIO | None) -> TextIO:
+    """The stream, able to show any name; nothing where it was closed before the start."""
+    if stream is None:
+        return Path(os.devnull).open("w", encoding="utf-8")
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return stream
+
+
+def _call() -> int:
     try:
         app()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
     except AnimaBatchError as error:
         from anima_batch import console
 
         console.show_error(str(error))
-        sys.exit(error.exit_code)
+        return error.exit_code
+    return 0
+
+
+def _report_os_error(error: OSError) -> int:
+    """What the system refused outside the files that a command looks after: a broken pipe, a name that is too long."""
+    if error.errno == errno.EPIPE:  # whoever read stdout has seen enough; what is left in the buffer has nowhere to go
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    from anima_batch import console
+
+    console.show_error(f"{error.filename or 'stdout'}: {error.strerror or error}")
+    return UsageError.exit_code if error.errno == errno.ENAMETOOLONG else StorageError.exit_code

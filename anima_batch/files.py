@@ -132,8 +132,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder for one runner by flock on its descriptor; raises FolderLockedError with the holder's pid.
+def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the folder by flock on its descriptor; raises FolderLockedError with the holder's pid, or waits for it.
 
     The lock goes with the process, so there is no stale lock file after a power cut. Raises StorageError for a folder
     that is missing or cannot be locked.
@@ -142,15 +142,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with storage_errors(folder):
-            _lock_descriptor(descriptor, folder)
+            _lock_descriptor(descriptor, folder, wait=wait)
         yield
     finally:
         os.close(descriptor)
 
 
-def _lock_descriptor(descriptor: int, folder: Path) -> None:
+def _lock_descriptor(descriptor: int, folder: Path, *, wait: bool) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
         pid = _lock_holder(os.fstat(descriptor))
         holder = f"pid {pid}" if pid else "another process"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -125,10 +125,10 @@ class PlannedImage:
 
 @dataclass(frozen=True)
 class Plan:
-    """All images of a job in order; `disk_bytes` is what the ones still to make will need."""
+    """All images of a job in order; `checkpoint_bytes` is what the largest one's checkpoints take."""
 
     images: tuple[PlannedImage, ...]
-    disk_bytes: int
+    checkpoint_bytes: int = 0
 
     @property
     def pending(self) -> tuple[PlannedImage, ...]:
@@ -148,6 +148,17 @@ class Plan:
     def passes(self) -> int:
         """Transformer passes still to run."""
         return sum(planned.passes for planned in self.pending)
+
+    @property
+    def disk_bytes(self) -> int:
+        """What all pending images will need."""
+        return self.disk_bytes_of(self.pending)
+
+    def disk_bytes_of(self, pending: Sequence[PlannedImage]) -> int:
+        """What a part of them will need: pictures, manifests, and the checkpoints of one image at a time."""
+        pixels = sum(planned.pixels for planned in pending)
+        checkpoints = self.checkpoint_bytes if pending else 0
+        return int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + checkpoints
 
 
 @dataclass(frozen=True)
@@ -197,10 +208,7 @@ def make_plan(
         _plan_image(image, request_id, passes, progress.get(request_id, waiting), estimate, retry_failed=retry_failed)
         for image, request_id, passes in images
     )
-    pending = [entry for entry in planned if entry.action != "skip"]
-    pixels = sum(entry.pixels for entry in pending)
-    disk = int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + (2 * checkpoint_bytes if pending else 0)
-    return Plan(planned, disk)
+    return Plan(planned, checkpoint_bytes)
 
 
 def _plan_image(
@@ -213,8 +221,9 @@ def _plan_image(
     retry_failed: bool,
 ) -> PlannedImage:
     if found.status == "done" or (found.status == "failed" and not retry_failed):
-        return PlannedImage(image, request_id, "skip", found.status, found.step, 0, 0.0, found.reason)
-    from_step = found.step if found.status == "begun" else 0
+        steps = image.request.steps if found.status == "done" else found.step
+        return PlannedImage(image, request_id, "skip", found.status, steps, 0, 0.0, found.reason)
+    from_step = found.step
     left = sum(passes[from_step:])
     pixels = image.request.width * image.request.height
     seconds = estimate(pixels, left, encode=from_step == 0)

@@ -1,14 +1,19 @@
 """Audits of finished pictures through the real command line, on a workspace whose model set is its own copy."""
 
+import hashlib
 import io
 import json
+import os
 import shutil
 
 import pytest
 from command import Workspace
 from PIL import Image, PngImagePlugin
 
-from anima_batch.model_set import find_model_set
+from anima_batch.audit import audit_paths
+from anima_batch.errors import UsageError
+from anima_batch.files import file_digests
+from anima_batch.model_set import find_model_set, verify_model_set
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +42,36 @@ def flip(path, offset):
     path.write_bytes(data)
 
 
+def first_manifest(workspace):
+    return min((workspace.folder / "manifests/job").glob("*.json"))
+
+
+def resign(path, change):
+    """Rewrite a manifest after `change` edited its JSON, its own digest made right again."""
+    content = json.loads(path.read_text())
+    change(content)
+    content["self_sha256"] = "0" * 64
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    head, _, tail = text.rpartition("0" * 64)
+    path.write_text(head + hashlib.sha256(text.encode()).hexdigest() + tail)
+
+
+def audit_one(workspace, path):
+    (entry,) = audit_paths([path], workspace.folder)
+    return entry
+
+
+def edit_text(picture, edit):
+    """Save the picture again, its pixels as they are, its text chunks as `edit` gives them."""
+    with Image.open(picture) as image:
+        image.load()
+        info, stream = PngImagePlugin.PngInfo(), io.BytesIO()
+        for key, value in edit(dict(image.text)).items():
+            info.add_itxt(key, value)
+        image.save(stream, format="PNG", pnginfo=info)
+    picture.write_bytes(stream.getvalue())
+
+
 def test_a_renamed_and_moved_picture_is_still_known(copied):
     moved = copied.folder / "elsewhere/holiday.png"
     moved.parent.mkdir()
@@ -62,15 +97,14 @@ def test_a_renamed_model_set_is_found_by_its_digest(copied):
 
 def test_one_flipped_byte_in_any_model_file_is_named(copied):
     model_set = find_model_set("mine", copied.folder)
-    picture = str(copied.pictures()[0])
-    for part in model_set.description.components[::7]:
+    picture = copied.pictures()[0]
+    for part in model_set.description.components:
         path = model_set.folder / part.path
         flip(path, part.bytes // 2)
-        (entry,) = copied.json("audit", picture, check=3)
-        assert len(entry["differences"]) == 1
-        assert f"{part.path}: {part.role}: xxh3_128 must be {part.xxh3_128}" in entry["differences"][0]
+        (difference,) = audit_one(copied, picture).differences
+        assert f"{part.path}: {part.role}: xxh3_128 must be {part.xxh3_128}" in difference
         flip(path, part.bytes // 2)
-    assert copied.json("audit", picture)[0]["ok"]
+    assert audit_one(copied, picture).differences == ()
 
 
 def test_a_model_set_that_was_sealed_anew_is_told_apart_by_component(copied):
@@ -85,32 +119,206 @@ def test_a_byte_flipped_anywhere_in_a_picture_is_found(copied):
     size = picture.stat().st_size
     for offset in (0, 20, size // 3, size // 2, size - 20, size - 1):
         flip(picture, offset)
-        (entry,) = copied.json("audit", str(picture), check=3)
-        assert any(str(picture) in difference for difference in entry["differences"])
+        assert any(str(picture) in difference for difference in audit_one(copied, picture).differences)
         flip(picture, offset)
 
 
 def test_changed_metadata_is_told_from_changed_pixels(copied):
     picture = copied.pictures()[0]
-    with Image.open(picture) as image:
-        image.load()
-        text = dict(image.text)
-        stream = io.BytesIO()
-        info = PngImagePlugin.PngInfo()
-        for key, value in text.items():
-            info.add_itxt(key, value + (" " if key == "parameters" else ""))
-        image.save(stream, format="PNG", pnginfo=info)
-    picture.write_bytes(stream.getvalue())
-    (entry,) = copied.json("audit", str(picture), check=3)
-    assert "only metadata changed" in entry["differences"][0]
+    edit_text(picture, lambda text: {**text, "parameters": f"{text['parameters']} "})
+    for path in (picture, first_manifest(copied)):
+        assert "only metadata changed" in audit_one(copied, path).differences[0]
+
+
+def test_a_stripped_picture_under_its_own_name_still_shows_that_its_pixels_are_the_recorded_ones(copied):
+    picture = copied.pictures()[0]
+    edit_text(picture, lambda text: {})
+    entry = audit_one(copied, picture)
+    assert "no anima_batch chunk" in entry.differences[0]
+    assert "only metadata changed" in entry.differences[1]
+    assert entry.facts["request"]["prompt"] == "a boat"
+
+
+HOSTILE_PATHS = ["/dev/zero", "../../../../etc/passwd", "a\0b", "x" * 5000, "x/" * 2500, "", "."]
+
+
+@pytest.mark.parametrize("path", HOSTILE_PATHS, ids=range(len(HOSTILE_PATHS)))
+@pytest.mark.parametrize("place", ["image", "component", "chunk"])
+def test_a_hostile_path_is_refused_in_one_line_and_never_followed(place, path, copied):
+    picture, manifest = copied.pictures()[0], first_manifest(copied)
+    if place == "image":
+        resign(manifest, lambda content: content["image"].update(path=path))
+    elif place == "component":
+        resign(manifest, lambda content: content["model_set"]["components"][0].update(path=path))
+    else:
+        edit_text(
+            picture, lambda text: {"anima_batch": json.dumps({**json.loads(text["anima_batch"]), "manifest": path})}
+        )
+    for file in (picture, manifest):
+        entry = audit_one(copied, file)
+        assert "must be a path below the folder" in entry.differences[0]
+        assert "\n" not in entry.differences[0]
+        assert len(entry.differences[0]) < 600
+
+
+def test_a_manifest_without_the_policys_name_is_a_difference(copied):
+    manifest = first_manifest(copied)
+    resign(manifest, lambda content: content["sampling"]["policy"].pop("name"))
+    (difference,) = audit_one(copied, manifest).differences
+    assert difference.startswith(f"{manifest}: sampling.policy: ")
+    assert "name: must be a string, got None" in difference
+
+
+def test_a_folder_has_one_result_for_each_file_whatever_it_is(copied):
+    outputs, manifests = copied.folder / "outputs/job", copied.folder / "manifests/job"
+    whole = copied.pictures()
+    picture = whole[0].read_bytes()
+    os.mkfifo(outputs / "pipe.png")
+    (outputs / "device.png").symlink_to("/dev/zero")
+    (outputs / "nowhere.PNG").symlink_to("missing")
+    (outputs / "circle.png").symlink_to("circle.png")
+    (outputs / "empty.png").write_bytes(b"")
+    (outputs / "noise.png").write_bytes(picture[:400] + picture[500:])
+    with (outputs / "huge.png").open("wb") as file:
+        file.truncate(1 << 40)
+    os.mkfifo(manifests / "pipe-0123456789ab.json")
+    (manifests / "list-0123456789ac.json").write_text("[]")
+    with (manifests / "huge-0123456789ad.json").open("wb") as file:
+        file.truncate(1 << 40)
+    entries = list(audit_paths([copied.folder], copied.folder))
+    assert len(entries) == 12
+    assert [entry.path for entry in entries if not entry.differences] == whole
+    reasons = {entry.path.name: entry.differences[0] for entry in entries if entry.differences}
+    assert "must be a regular file" in reasons["pipe.png"]
+    assert "must be a regular file" in reasons["device.png"]
+    assert "must be a regular file" in reasons["pipe-0123456789ab.json"]
+    assert "No such file or directory" in reasons["nowhere.PNG"]
+    assert "must have at most" in reasons["huge.png"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("pixel_sha256", "0" * 64), ("sha256", "0" * 64), ("bytes", 7), ("width", 16), ("height", 64)]
+)
+def test_each_thing_that_a_manifest_says_of_its_picture_is_checked(key, value, copied):
+    resign(first_manifest(copied), lambda content: content["image"].update({key: value}))
+    for path in (copied.pictures()[0], first_manifest(copied)):
+        (difference,) = audit_one(copied, path).differences
+        assert f"{copied.pictures()[0]}: {key} must be {value}, got " in difference
+
+
+def test_a_chunk_of_another_request_or_set_than_the_manifests_is_told(copied):
+    picture, manifest = copied.pictures()[0], first_manifest(copied)
+
+    def edit(text):
+        own = json.loads(text["anima_batch"])
+        own["request"]["steps"] = 9
+        own["model_set"]["digest"] = "0" * 64
+        return {**text, "anima_batch": json.dumps(own)}
+
+    edit_text(picture, edit)
+    for path in (picture, manifest):
+        told = " ".join(audit_one(copied, path).differences)
+        assert "holds another request than its manifest" in told
+        assert "holds another model set than its manifest" in told
+
+
+def without_components(content):
+    content["model_set"]["components"] = []
+
+
+def with_a_shorter_list(content):
+    del content["model_set"]["components"][3]
+
+
+def with_a_part_twice(content):
+    content["model_set"]["components"].append(content["model_set"]["components"][0])
+
+
+def with_another_part(content):
+    content["model_set"]["components"].append({**content["model_set"]["components"][0], "role": "qwen.more"})
+
+
+def with_another_component_digest(content):
+    content["model_set"]["components"][2]["sha256"] = "0" * 64
+
+
+def with_other_weights(content):
+    content["model_set"]["source"][0]["sha256"] = "0" * 64
+
+
+def without_weights(content):
+    content["model_set"]["source"] = []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_components, "model_set.components: vae.decoder .onnx is missing, unlike in"),
+        (with_a_shorter_list, "model_set.components: t5.tokenizer .json is missing"),
+        (with_a_part_twice, "model_set.components: a part is there twice"),
+        (with_another_part, "model_set.components: qwen.more .json is there, unlike in"),
+        (with_another_component_digest, f"model_set.components: qwen.model .onnx: sha256 is {'0' * 64}, in "),
+        (with_other_weights, f"model_set.source: transformer: sha256 is {'0' * 64}, in "),
+        (without_weights, "model_set.source: vae is missing"),
+    ],
+)
+def test_what_a_manifest_says_of_its_model_set_is_compared_with_the_sets_description(change, words, copied):
+    resign(first_manifest(copied), change)
+    entry = audit_one(copied, first_manifest(copied))
+    assert any(words in difference for difference in entry.differences)
+
+
+def test_a_component_whose_sha256_alone_is_not_as_described_is_found(copied):
+    """XXH3 alone, which is all that a run checks, can be fooled; an audit cannot."""
+    folder = copied.folder / "models/mine"
+    flip(folder / "vae/decoder.onnx", -5)
+    description = json.loads((folder / "model_set.json").read_text())
+    description["components"][-1]["xxh3_128"] = file_digests(folder / "vae/decoder.onnx")[1]
+    (folder / "model_set.json").write_text(json.dumps(description))
+    assert verify_model_set(find_model_set("mine", copied.folder)) == []
+    entry = audit_one(copied, copied.pictures()[0])
+    assert any("vae.decoder: sha256 must be" in difference for difference in entry.differences)
+
+
+def test_a_broken_neighbour_set_does_not_get_in_the_way(copied):
+    (copied.folder / "models/broken").mkdir()
+    (copied.folder / "models/broken/model_set.json").write_text("{")
+    entry = audit_one(copied, copied.pictures()[0])
+    assert (entry.differences, entry.notes) == ((), ())
+    shutil.rmtree(copied.folder / "models/mine")
+    resign(first_manifest(copied), lambda content: content["model_set"].update(name="elsewhere"))
+    entry = audit_one(copied, first_manifest(copied))
+    assert "model set elsewhere" in entry.notes[0]
+    assert "models/broken/model_set.json: the model set is not valid JSON" in entry.notes[1]
+
+
+def test_of_two_sets_with_the_digest_one_whole_copy_is_enough(copied):
+    shutil.copytree(copied.folder / "models/mine", copied.folder / "models/zweite")
+    flip(copied.folder / "models/mine/vae/decoder.onnx", -5)
+    assert audit_one(copied, copied.pictures()[0]).differences == ()
+    flip(copied.folder / "models/zweite/qwen/model.onnx", -5)
+    (difference,) = audit_one(copied, copied.pictures()[0]).differences
+    assert "models/mine/vae/decoder.onnx" in difference
+
+
+def test_an_empty_folder_and_a_workspace_that_is_none_are_mistakes(copied):
+    (copied.folder / "empty").mkdir()
+    assert "empty: must be a PNG, a manifest or a folder with some" in copied.run("audit", "empty", check=2).stderr
+    for workspace in (copied.pictures()[0], copied.folder / "missing"):
+        with pytest.raises(UsageError, match="the workspace must be a folder"):
+            list(audit_paths([copied.folder], workspace))
+
+
+def test_nothing_is_audited_when_one_of_the_paths_is_a_mistake(copied):
+    with pytest.raises(UsageError):
+        next(audit_paths([copied.folder, copied.folder / "missing.png"], copied.folder))
 
 
 def test_a_byte_flipped_anywhere_in_a_manifest_is_found(copied):
     manifest = next((copied.folder / "manifests/job").glob("*.json"))
     for offset in range(0, manifest.stat().st_size, 1999):
         flip(manifest, offset)
-        (entry,) = copied.json("audit", str(manifest), check=3)
-        assert str(manifest) in entry["differences"][0]
+        assert str(manifest) in audit_one(copied, manifest).differences[0]
         flip(manifest, offset)
 
 

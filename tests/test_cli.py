@@ -78,16 +78,17 @@ def test_more_than_fifty_steps_under_spectrum_is_a_warning(workspace):
 
 
 def test_a_matrix_of_13_to_the_8_is_refused_with_its_count(workspace):
-    prompts = ", ".join(f"'{letter}'" for letter in "abcdefghijklm")
-    numbers = ", ".join(str(number) for number in range(1, 14))
-    axes = "\n".join(f"{name} = [{numbers}]" for name in ("steps", "guidance_scale", "shift"))
-    axes = axes.replace("guidance_scale = [1,", "guidance_scale = [1.0,")
-    text = f"[matrix]\nprompt = [{prompts}]\nnegative_prompt = [{prompts}]\nseed = ['1..13']\n{axes}\n"
-    policies = "".join(f"[policy.p{n}]\nkind = 'spectrum'\ndegree = {n}\n" for n in range(13))
-    names = ", ".join(f"'p{n}'" for n in range(13))
-    job = workspace.write_job(f"{text}policy = [{names}]\nwidth = [128]\n{policies}")
+    texts = ", ".join(f"'{letter}'" for letter in "abcdefghijklm")
+    numbers = ", ".join(f"{number}.0" for number in range(1, 14))
+    widths = ", ".join(str(16 * number) for number in range(1, 14))
+    names = ", ".join(f"'p{degree}'" for degree in range(13))
+    policies = "".join(f"[policy.p{degree}]\nkind = 'spectrum'\ndegree = {degree}\n" for degree in range(13))
+    job = workspace.write_job(
+        f"[matrix]\nprompt = [{texts}]\nnegative_prompt = [{texts}]\nseed = ['1..13']\nsteps = ['8..20']\n"
+        f"guidance_scale = [{numbers}]\nshift = [{numbers}]\nwidth = [{widths}]\npolicy = [{names}]\n{policies}"
+    )
     refused = workspace.run("plan", job, check=2)
-    assert str(13**7) in refused.stderr
+    assert f"{13**8}" in refused.stderr
     assert "max_images" in refused.stderr
 
 

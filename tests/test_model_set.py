@@ -1,22 +1,24 @@
 """Finding, reading, verifying and sealing model sets, on copies of the built-in one."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anima_batch.errors import ModelSetError, ModelSetNotFoundError, StorageError
 from anima_batch.files import file_digests
 from anima_batch.model_set import (
+    ModelSet,
     ModelSetFile,
     built_in_folder,
     find_by_digest,
     find_model_set,
-    list_model_sets,
     load_model_set,
+    scan_model_sets,
     seal_model_set,
     verify_model_set,
 )
@@ -24,6 +26,19 @@ from anima_batch.model_set import (
 BUILT_IN = load_model_set(built_in_folder() / "picture-book")
 COMPONENTS = [part.path for part in BUILT_IN.description.components]
 CONTENT = json.loads((BUILT_IN.folder / "model_set.json").read_text())
+HOSTILE_PATHS = [
+    "../secret.onnx",
+    "/etc/passwd",
+    "/dev/zero",
+    "qwen/../../x.onnx",
+    "..",
+    "",
+    ".",
+    "a\0b.onnx",
+    "x" * 256,
+    "x/" * 600,
+    "é" * 5000,
+]
 
 
 @pytest.fixture
@@ -146,21 +161,89 @@ def test_an_unknown_a_missing_and_a_wrong_key_are_named(changes, key, copy_set):
     assert fault_of(copy_set(**changes)).startswith(f"{key}: ")
 
 
-@pytest.mark.parametrize("path", ["../secret.onnx", "/etc/passwd", "qwen/../../x.onnx", ".."])
+@pytest.mark.parametrize("path", HOSTILE_PATHS)
 def test_a_component_outside_the_folder_is_refused(path, copy_set):
     first, second, *rest = CONTENT["components"]
-    folder = copy_set(components=[first, {**second, "path": path}, *rest])
-    assert fault_of(folder) == (
-        f"components.1.path: must be below the folder, got {path!r}: convert the model set again"
-    )
+    fault = fault_of(copy_set(components=[first, {**second, "path": path}, *rest]))
+    assert fault.startswith("components.1.path: must be a path below the folder: relative, no '..', no NUL, ")
+    assert fault.endswith(": convert the model set again")
+    assert len(fault) < 250
 
 
 def test_a_role_that_is_there_twice_in_one_kind_is_refused(copy_set):
     parts = CONTENT["components"]
     folder = copy_set(components=[*parts, {**parts[-1], "path": "vae/other.onnx"}])
     assert fault_of(folder) == (
-        f"components.{len(parts)}.role: must be there once as .onnx, got vae.decoder again: convert the model set again"
+        "components: vae.decoder must be there once as .onnx, got 2 of it: convert the model set again"
     )
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "fault"),
+    [
+        ("transformer", "blocks", 0, "transformer.blocks: Input should be greater than or equal to 1, got 0"),
+        ("transformer", "blocks", 10**9, "transformer.blocks: "),
+        ("transformer", "head_dim", 9, "transformer.head_dim: Input should be a multiple of 2, got 9"),
+        ("transformer", "head_dim", 6, "transformer.head_dim: "),
+        ("transformer", "head_dim", 24, "transformer.head_dim: must divide hidden = 64, got 24"),
+        ("transformer", "hidden", 0, "transformer.hidden: "),
+        ("transformer", "context_dim", 0, "transformer.context_dim: "),
+        ("transformer", "latent_channels", 8, "transformer.latent_channels: "),
+        ("text", "context_rows", 0, "text.context_rows: "),
+        ("text", "empty_token_id", -1, "text.empty_token_id: "),
+        ("text", "head_dim", 0, "text.head_dim: "),
+        ("text", "adapter_head_dim", 7, "text.adapter_head_dim: "),
+        ("text", "rope_theta", 0.0, "text.rope_theta: "),
+        ("text", "rope_theta", float("nan"), "text.rope_theta: Input should be a finite number, got nan"),
+        ("text", "adapter_rope_theta", float("inf"), "text.adapter_rope_theta: "),
+        ("vae", "latent_mean", [float("nan")] + [0.0] * 15, "vae.latent_mean.0: "),
+        ("vae", "latent_std", [1.0] * 15 + [0.0], "vae.latent_std.15: Input should be greater than 0, got 0.0"),
+        ("vae", "latent_std", [-1.0] * 16, "vae.latent_std.0: "),
+        ("vae", "latent_mean", [0.0] * 15, "vae: latent_mean must have 16 values, one a latent channel, got 15"),
+        ("vae", "latent_std", [1.0] * 17, "vae: latent_std must have 16 values, one a latent channel, got 17"),
+        ("vae", "tile", 3, "vae.tile: "),
+    ],
+)
+def test_a_value_that_nothing_could_run_with_is_refused(table, key, value, fault, copy_set):
+    found = fault_of(copy_set(**{table: {**CONTENT[table], key: value}}))
+    assert found.startswith(fault)
+    assert found.endswith(": convert the model set again")
+
+
+@pytest.mark.parametrize("size", [[0, 128], [128, -16], [100, 128], [128], [128, 128, 128]])
+def test_a_size_that_is_no_multiple_of_16_is_refused(size, copy_set):
+    assert fault_of(copy_set(sizes=[[128, 128], size])).startswith("sizes.1")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("sha256", "0" * 63), ("sha256", "A" * 64), ("xxh3_128", ""), ("bytes", -1)]
+)
+def test_a_digest_or_count_that_no_manifest_could_record_is_refused(key, value, copy_set):
+    first, *rest = CONTENT["components"]
+    assert fault_of(copy_set(components=[{**first, key: value}, *rest])).startswith(f"components.0.{key}: ")
+
+
+def as_rknn(part):
+    return {**part, "path": part["path"].replace(".onnx", ".rknn")}
+
+
+def test_the_transformers_graphs_are_all_there_in_each_kind_in_which_any_is(copy_set):
+    parts = CONTENT["components"]
+    graphs = [part for part in parts if re.match(r"transformer\.\d", part["role"])]
+    others = [part for part in parts if part not in graphs]
+    extra = {**graphs[0], "role": "transformer.04.mlp", "path": "transformer/04.mlp.onnx"}
+    prefix = "components: must be 4 x self_attn, cross_attn, mlp as"
+    for number, (components, fault) in enumerate(
+        [
+            ([*others, *graphs[1:]], f"{prefix} .onnx: transformer.00.self_attn is missing"),
+            ([*parts, extra], f"{prefix} .onnx: transformer.04.mlp is one too many"),
+            ([*parts, {**extra, "role": "transformer.ffn"}], f"{prefix} .onnx: transformer.ffn is one too many"),
+            ([*parts, as_rknn(graphs[0])], f"{prefix} .rknn: transformer.00.cross_attn is missing"),
+        ]
+    ):
+        assert fault_of(copy_set(f"models/{number}", components=components)).startswith(fault)
+    board = load_model_set(copy_set(components=[*others, *map(as_rknn, graphs)]))
+    assert board.has(".rknn")
 
 
 def test_a_role_or_kind_that_the_set_lacks_is_an_error_that_names_both():
@@ -197,7 +280,7 @@ def change(value):
         case "token":
             return "masked"
         case [first, *rest]:
-            return [first + 0.5, *rest]
+            return (first + 0.5, *rest)
         case None:
             return 16
         case _:
@@ -207,11 +290,14 @@ def change(value):
 @pytest.mark.parametrize(
     ("table", "key"), [(table, key) for table in ("transformer", "text", "vae") for key in CONTENT[table]]
 )
-def test_every_key_of_the_configuration_acts_on_the_digest(table, key, copy_set):
-    folder = copy_set(**{table: {**CONTENT[table], key: change(CONTENT[table][key])}})
-    assert load_model_set(folder).digest != BUILT_IN.digest
+def test_every_key_of_the_configuration_acts_on_the_digest(table, key):
+    config = getattr(BUILT_IN.description, table)
+    changed = config.model_copy(update={key: change(getattr(config, key))})
+    description = BUILT_IN.description.model_copy(update={table: changed})
+    assert ModelSet(BUILT_IN.folder, description).digest != BUILT_IN.digest
 
 
+@settings(deadline=None)
 @given(index=st.integers(0, len(COMPONENTS) - 1), digit=st.integers(0, 63))
 def test_any_digit_of_any_components_sha256_acts_on_the_digest(index, digit):
     part = CONTENT["components"][index]
@@ -236,9 +322,9 @@ def test_a_parts_digest_depends_on_its_own_components_in_each_of_their_kinds(cop
         folder = copy_set(f"models/{sha256}", components=[*CONTENT["components"], more])
         return load_model_set(folder).part_digest("qwen.")
 
-    assert len({BUILT_IN.part_digest("qwen."), with_rknn("a"), with_rknn("b")}) == 3
+    assert len({BUILT_IN.part_digest("qwen."), with_rknn("a" * 64), with_rknn("b" * 64)}) == 3
     assert BUILT_IN.part_digest("qwen.") != BUILT_IN.part_digest("qwen.", "t5.")
-    parts = [{**part, "sha256": "0"} if part["role"] == "vae.decoder" else part for part in CONTENT["components"]]
+    parts = [{**part, "sha256": "0" * 64} if part["role"] == "vae.decoder" else part for part in CONTENT["components"]]
     other = load_model_set(copy_set(components=parts))
     assert other.part_digest("qwen.", "t5.") == BUILT_IN.part_digest("qwen.", "t5.")
     assert other.part_digest("vae.") != BUILT_IN.part_digest("vae.")
@@ -248,7 +334,7 @@ def test_a_parts_digest_sees_the_onnx_graph_beside_an_rknn_one(copy_set):
     """Prompts are encoded on the CPU, whatever lies beside its graphs: what is kept of them must follow those."""
     parts = CONTENT["components"]
     board = {**parts[2], "path": "qwen/model.rknn"}
-    changed = [{**part, "sha256": "0"} if part is parts[2] else part for part in parts]
+    changed = [{**part, "sha256": "0" * 64} if part is parts[2] else part for part in parts]
     before = load_model_set(copy_set("models/before", components=[*parts, board]))
     after = load_model_set(copy_set("models/after", components=[*changed, board]))
     assert before.part_digest("qwen.") != after.part_digest("qwen.")
@@ -282,7 +368,7 @@ def test_every_missing_truncated_and_replaced_file_is_listed(copy_set):
     missing, cut, replaced = verify_model_set(load_model_set(folder))
     assert missing == f"{folder / COMPONENTS[0]}: qwen.tokenizer: No such file or directory"
     assert cut.startswith(f"{folder / COMPONENTS[3]}: t5.tokenizer: xxh3_128 must be ")
-    assert replaced == f"{folder / COMPONENTS[-1]}: vae.decoder: Is a directory"
+    assert replaced == f"{folder / COMPONENTS[-1]}: vae.decoder: must be a regular file"
 
 
 def test_sealing_records_what_the_files_are_now_and_what_they_were(copy_set):
@@ -334,22 +420,51 @@ def test_a_renamed_set_is_found_by_its_digest(copy_set, tmp_path):
     flip_byte(folder / COMPONENTS[0])
     digest = seal_model_set(load_model_set(folder)).digest
     renamed = folder.rename(tmp_path / "models" / "another name")
-    found = find_by_digest(digest, tmp_path)
-    assert found is not None
-    assert found.folder == renamed
-    assert find_by_digest("0" * 64, tmp_path) is None
-    built_in = find_by_digest(BUILT_IN.digest, tmp_path)
-    assert built_in is not None
-    assert built_in.folder == BUILT_IN.folder
+    assert [found.folder for found in find_by_digest(digest, tmp_path)] == [renamed]
+    assert find_by_digest("0" * 64, tmp_path) == ()
+    copy = copy_set("models/copy")
+    assert [found.folder for found in find_by_digest(BUILT_IN.digest, tmp_path)] == [copy, BUILT_IN.folder]
 
 
 def test_sets_are_listed_by_name_the_workspaces_first(copy_set, tmp_path):
     folders = [copy_set(f"models/{name}") for name in ("b", "a")]
     (tmp_path / "models" / "empty").mkdir()
-    listed = [found.folder for found in list_model_sets(tmp_path)]
+    listed = [found.folder for found in scan_model_sets(tmp_path).sets]
     assert listed[:2] == folders[::-1]
     assert BUILT_IN.folder in listed[2:]
     assert Path(tmp_path / "models" / "empty") not in listed
+
+
+def test_a_broken_set_hides_no_other_and_is_told_in_one_line(copy_set, tmp_path):
+    write(copy_set("models/a"), "{")
+    (tmp_path / "models" / "b" / "model_set.json").mkdir(parents=True)
+    whole = copy_set("models/c")
+    scan = scan_model_sets(tmp_path)
+    assert [found.folder for found in scan.sets] == [whole, BUILT_IN.folder]
+    first, second = scan.problems
+    assert first.startswith(f"{tmp_path / 'models/a/model_set.json'}: the model set is not valid JSON")
+    assert second.startswith(f"{tmp_path / 'models/b'}: no model set there")
+    assert find_by_digest(BUILT_IN.digest, tmp_path)[0].folder == whole
+
+
+def test_models_that_is_a_file_holds_no_sets(tmp_path):
+    (tmp_path / "models").write_text("")
+    assert [found.folder for found in scan_model_sets(tmp_path).sets] == [BUILT_IN.folder]
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "", ".."])
+def test_a_name_that_no_folder_can_have_is_not_found(name, tmp_path):
+    with pytest.raises(ModelSetNotFoundError):
+        find_model_set(name, tmp_path)
+
+
+def test_a_component_that_is_a_device_is_not_read(copy_set):
+    folder = copy_set()
+    (folder / COMPONENTS[0]).unlink()
+    (folder / COMPONENTS[0]).symlink_to("/dev/zero")
+    assert verify_model_set(load_model_set(folder)) == [
+        f"{folder / COMPONENTS[0]}: qwen.tokenizer: must be a regular file"
+    ]
 
 
 def test_a_sources_digest_is_known_by_its_role():

@@ -51,8 +51,13 @@ def test_a_done_and_a_failed_image_are_skipped_and_cost_nothing(status):
     assert planned.reason == "because"
 
 
-def test_a_failed_image_is_run_again_from_the_start_when_asked_for():
+def test_a_failed_image_goes_on_from_its_checkpoint_when_asked_for():
     planned = plan_one(Progress("failed", 3), retry_failed=True)
+    assert (planned.action, planned.status, planned.from_step, planned.passes) == ("resume", "failed", 3, 3)
+
+
+def test_a_failed_image_without_a_checkpoint_is_run_again_from_the_start_when_asked_for():
+    planned = plan_one(Progress("failed"), retry_failed=True)
     assert (planned.action, planned.status, planned.from_step, planned.passes) == ("run", "failed", 0, 7)
 
 
@@ -159,7 +164,7 @@ def test_the_disk_holds_every_pending_picture_and_manifest_and_one_images_checkp
     entries = [image(1), image(2, width=192), image(3)]
     plan = make_plan(entries, {entries[0][1]: Progress("done")}, KNOWN, checkpoint_bytes=1_000_000)
     pictures = 3 * (SMALL + WIDE) * 0.75
-    assert plan.disk_bytes == pictures + 2 * MANIFEST_BYTES + 2 * 1_000_000
+    assert plan.disk_bytes == pictures + 2 * MANIFEST_BYTES + 1_000_000
 
 
 def test_nothing_pending_needs_no_disk():

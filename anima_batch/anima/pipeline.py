@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from anima_batch.anima.config import PATCH, VAE_FACTOR, subgraph_keys
 from anima_batch.anima.ops import Array
+from anima_batch.anima.sessions import open_session
 from anima_batch.anima.text import PromptTokenizer, encode_prompts, load_tokenizer, prompt_warnings
 from anima_batch.anima.transformer import HostWeights, Modulation, Transformer, compute_modulation, make_transformer
 from anima_batch.anima.vae import decode
@@ -84,7 +85,7 @@ class Pipeline:
 
     def decode(self, latents: Array) -> npt.NDArray[np.uint8]:
         """Pixels uint8 (H, W, 3) of latents (16, h, w); raises BackendError when they are not finite."""
-        with contextlib.closing(self._cpu.open(self.model_set.path("vae.decoder"))) as session:
+        with contextlib.closing(open_session(self._cpu, self.model_set, "vae.decoder")) as session:
             return decode(session, latents, self.model_set.description.vae)
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ def open_pipeline(model_set: ModelSet, backend_name: str, run: RunSpec) -> Pipel
     paths = {role: model_set.path(role, backend.suffix) for role in roles}
     room = _room_bytes(backend.name, available_bytes())
     keep = _choose_kept(run, roles, sum(path.stat().st_size for path in paths.values() if path.is_file()), room)
-    staging = Staging(lambda role: backend.open(paths[role]), keep)
+    staging = Staging(lambda role: open_session(backend, model_set, role), keep)
     if backend is not cpu:
         # The board's runtime tells its versions only after it opened a graph; every image and checkpoint records them.
         with staging.session(roles[0]):

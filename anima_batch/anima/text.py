@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
 from anima_batch.anima.ops import Array
+from anima_batch.anima.sessions import open_session
 from anima_batch.backends.base import Backend
 from anima_batch.errors import ModelSetError
 from anima_batch.model_set import ModelSet, TextConfig
@@ -87,13 +88,8 @@ def prompt_warnings(prompt: str, tokenizer: PromptTokenizer) -> list[str]:
     return warnings
 
 
-def encode_prompt(prompt: str, model_set: ModelSet, backend: Backend) -> Array:
-    """The context of one prompt, float32 (context_rows, C), zeros after its rows; see `encode_prompts`."""
-    return encode_prompts([prompt], model_set, backend)[0]
-
-
 def encode_prompts(prompts: Sequence[str], model_set: ModelSet, backend: Backend) -> list[Array]:
-    """The contexts of several prompts; Qwen is loaded once for them and released before the adapter is loaded.
+    """The context of each prompt, zeros after its rows; Qwen is loaded once, and released before the adapter is.
 
     Raises ModelSetError or BackendError.
     """
@@ -119,7 +115,7 @@ def run_qwen(prompts: Sequence[Sequence[int]], model_set: ModelSet, backend: Bac
     states = [np.zeros_like(x) for x in embedded]
     if not any(prompts):
         return states
-    with contextlib.closing(backend.open(model_set.path("qwen.model", backend.suffix))) as session:
+    with contextlib.closing(open_session(backend, model_set, "qwen.model")) as session:
         for index, (ids, x) in enumerate(zip(prompts, embedded, strict=True)):
             if ids:
                 cos, sin = rotary_1d(len(ids), config.head_dim, config.rope_theta)
@@ -136,7 +132,7 @@ def run_adapter(
     """
     config, contexts = model_set.description.text, []
     path = model_set.path("adapter.embedding", ".safetensors")
-    with contextlib.closing(backend.open(model_set.path("adapter.model", backend.suffix))) as session:
+    with contextlib.closing(open_session(backend, model_set, "adapter.model")) as session:
         for ids, source in zip(prompts, states, strict=True):
             cos, sin = rotary_1d(len(ids), config.adapter_head_dim, config.adapter_rope_theta)
             states_cos, states_sin = rotary_1d(source.shape[1], config.adapter_head_dim, config.adapter_rope_theta)

@@ -1,6 +1,6 @@
 """The only place that draws: results on stdout, progress and errors on stderr, events as JSON lines."""
 
-from anima_batch.console.events import event_json, follow, summarise_end
+from anima_batch.console.events import show_run, show_stopping
 from anima_batch.console.results import (
     audit_json,
     model_set_json,
@@ -20,8 +20,6 @@ from anima_batch.console.results import (
 
 __all__ = [
     "audit_json",
-    "event_json",
-    "follow",
     "model_set_json",
     "plan_json",
     "show_audit",
@@ -33,7 +31,8 @@ __all__ = [
     "show_model_sets",
     "show_plan",
     "show_progress",
+    "show_run",
     "show_status",
+    "show_stopping",
     "show_warnings",
-    "summarise_end",
 ]

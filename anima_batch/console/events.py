@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from anima_batch.console.results import plan_json, summarise_plan
+from anima_batch.console.results import plan_json, show_json, show_line, summarise_plan
 from anima_batch.console.text import format_seconds, printable
+from anima_batch.errors import UsageError
 from anima_batch.runner import (
     BatchEnded,
     BatchStarted,
@@ -36,26 +39,47 @@ def event_json(event: Event) -> dict[str, Any]:
     return {"event": name, **{key: str(value) if isinstance(value, Path) else value for key, value in content.items()}}
 
 
-@contextlib.contextmanager
-def follow(events: Iterable[Event], log: Path | None) -> Iterator[Iterator[Event]]:
-    """The same events, each shown on stderr and written to `log` as a JSON line before it is passed on."""
+def show_run(events: Iterable[Event], log: Path | None, *, json_result: bool) -> BatchEnded:
+    """Show each event on stderr and as a JSON line of `log`, then the result on stdout; returns the last event.
+
+    Raises UsageError for a log that cannot be opened. A terminal that is gone or a log on a full disk is given up, not
+    the run: the pictures matter more.
+    """
+    ended = None
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(log.open("a", encoding="utf-8")) if log else None
-        show = stack.enter_context(_Bars()).show if sys.stderr.isatty() else _show_plainly
+        sinks = [stack.enter_context(_Bars()).show if sys.stderr.isatty() else _show_plainly]
+        if log is not None:
+            sinks.append(functools.partial(_write_event, stack.enter_context(_open_log(log))))
+        for event in events:
+            for sink in tuple(sinks):
+                try:
+                    sink(event)
+                except (OSError, ValueError):  # ValueError: the stream was closed
+                    sinks.remove(sink)
+            ended = event
+    assert isinstance(ended, BatchEnded)
+    if json_result:
+        show_json(event_json(ended))
+    else:
+        show_line(f"{summarise_end(ended)}; manifests in {ended.manifests}")
+    return ended
 
-        def pass_on() -> Iterator[Event]:
-            for event in events:
-                if stream:
-                    _write_event(stream, event)
-                show(event)
-                yield event
 
-        yield pass_on()
+def show_stopping() -> None:
+    """Tell that a signal came; called in a signal handler, where nothing but a plain write is safe."""
+    with contextlib.suppress(OSError):
+        os.write(2, b"\nstopping after this step; a second signal stops at once\n")
 
 
-def _write_event(stream: TextIO, event: Event) -> None:
-    stream.write(json.dumps(event_json(event), ensure_ascii=False) + "\n")
-    stream.flush()
+def _open_log(path: Path) -> BinaryIO:
+    try:
+        return path.open("ab", buffering=0)  # nothing is left to write when it is closed, even on a full disk
+    except OSError as error:
+        raise UsageError(f"--events {path}: must be a file that can be written, got: {error.strerror}") from error
+
+
+def _write_event(stream: BinaryIO, event: Event) -> None:
+    stream.write(json.dumps(event_json(event), ensure_ascii=False).encode() + b"\n")
 
 
 def _describe(event: Event) -> str:
@@ -69,7 +93,7 @@ def _describe(event: Event) -> str:
             kind = f"{report.passes} passes" if report.computed else "forecast"
             left = f"ETA {format_seconds(event.image_seconds_left)}, batch {format_seconds(event.batch_seconds_left)}"
             step = f"step {report.index}/{event.steps}"
-            line = f"  {step}: {kind}, {report.seconds:.2f} s, |x| <= {report.abs_max:.2f}; {left}"
+            line = f"  {step}: {kind}, {report.seconds:.2f} s, |x| <= {report.abs_max or 0:.2f}; {left}"
         case ImageDone():
             line = f"  done in {format_seconds(event.seconds)}: {event.image}"
         case ImageFailed():

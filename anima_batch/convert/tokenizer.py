@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import string
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -171,14 +171,15 @@ def _without_limits(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-def train_small_tokenizers(folder: Path) -> int:
-    """Write `qwen/tokenizer.json` and `t5/tokenizer.json` made from a few hundred captions; returns the empty-token id.
+def train_small_tokenizers(folder: Path, captions: Sequence[str] | None = None) -> int:
+    """Write `qwen/tokenizer.json` and `t5/tokenizer.json` made from captions; returns the empty-token id.
 
-    The pipelines are those of the real ones, with at most 512 and 384 ids. The vocabularies are counted here and not by
-    the library's trainers, whose results depend on its version and on threads: each call writes the same bytes.
+    Without captions a few hundred of a small grammar serve. The pipelines are those of the real ones, with at most 512
+    and 384 ids. The vocabularies are counted here and not by the library's trainers, whose results depend on their
+    version and on threads: each call writes the same bytes.
     """
-    captions = list(_generate_captions())
-    qwen, t5 = _make_small_qwen(captions), _make_small_t5(captions)
+    texts = list(_generate_captions() if captions is None else captions)
+    qwen, t5 = _make_small_qwen(texts), _make_small_t5(texts)
     for name, tokenizer in (("qwen", qwen), ("t5", t5)):
         make_folder(folder / name)
         write_atomic(folder / name / "tokenizer.json", tokenizer.to_str().encode())

@@ -77,5 +77,10 @@ class BatchEnded:
     signal: int | None
     manifests: Path
 
+    @property
+    def exit_code(self) -> int:
+        """0 all done, 1 some failed, 128 + the signal that stopped the run."""
+        return 128 + self.signal if self.signal else int(self.failed > 0)
+
 
 Event: TypeAlias = BatchStarted | ImageStarted | StepDone | ImageDone | ImageFailed | Notice | BatchEnded

@@ -17,6 +17,7 @@ from anima_batch.files import set_aside, sha256_bytes
 from anima_batch.plan import Measurement, PlannedImage
 from anima_batch.runner.conditioning import load_conditioning
 from anima_batch.runner.events import Event, ImageDone, ImageFailed, Notice, StepDone
+from anima_batch.runner.guard import ModelSetGuard
 from anima_batch.runner.image_log import ImageLog, PhaseClock
 from anima_batch.runner.record import ImagePaths, Outcome, Provenance, record_done, record_failed, write_image
 from anima_batch.runner.signals import StopRequest
@@ -49,25 +50,26 @@ class Setting:
     conditioning_folder: Path
     forecast: Forecast  # (this image so far, passes left) -> seconds left of the image and of the batch
     stop: StopRequest
+    guard: ModelSetGuard
     accept_environment: bool = False
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What is fixed for one image before its first step; `identity` binds its checkpoints to it."""
+    """What is fixed for one image before its first step."""
 
     planned: PlannedImage
     paths: ImagePaths
-    conditioning: Conditioning
     sigmas: Array
+    fresh: SamplerState
     noise_sha256: str
     environment: Mapping[str, str | None]
 
-    @property
-    def identity(self) -> dict[str, str]:
+    def identity(self, conditioning: Conditioning) -> dict[str, str]:
+        """What binds a checkpoint to this image."""
         return {
             "request_id": self.planned.request_id,
-            "conditioning": self.conditioning.sha256,
+            "conditioning": conditioning.sha256,
             "sigmas": self.sigmas.tobytes().hex(),
             "noise": self.noise_sha256,
         }
@@ -82,71 +84,67 @@ class _Begun:
     generation: int
 
 
-def make_image(setting: Setting, planned: PlannedImage, paths: ImagePaths) -> Iterator[Event]:
-    """Run or resume one image to its manifest, or to the step after which a stop was asked for.
-
-    Raises EnvironmentChangedError or StorageError with everything durable kept; whatever else goes wrong becomes the
-    manifest of a failed image.
-    """
-    started = time.perf_counter()
-    request = planned.image.request
-    runtime = " ".join(f"{key} {setting.provenance.environment[key]}" for key in ("onnxruntime", "numpy", "machine"))
-    conditioning = load_conditioning(request, setting.pipeline, setting.conditioning_folder, runtime)
-    encode_seconds = time.perf_counter() - started
-    fresh = initial_state(request)
-    task = _Task(
-        planned,
-        paths,
-        conditioning,
-        make_sigmas(request.schedule, request.steps, request.shift),
-        sha256_bytes(fresh.latents.tobytes()),
-        setting.provenance.environment,
-    )
-    begun = yield from _open_checkpoint(task, fresh, accept_environment=setting.accept_environment)
-    warnings = _find_warnings(setting.pipeline, planned)
-    yield from (Notice(f"{planned.stem}: {warning}") for warning in warnings if warning not in begun.log.warnings)
-    begun = dataclasses.replace(begun, log=begun.log.begin_run(warnings, encode_seconds))
-    last = _Last(begun)
-    try:
-        yield from _denoise(setting, task, last)
-        if last.begun.state.step == request.steps and not setting.stop:
-            yield from _finish(setting, task, last.begun)
-    except (BackendError, _NonFiniteError) as error:
-        yield _give_up(setting, task, last.begun, error)
-
-
 @dataclass
 class _Last:
-    """The newest step, durable or just failed: what a failure is recorded with."""
+    """The newest step, durable or just failed, and whether sampling is going on: what a failure is recorded with."""
 
     begun: _Begun
+    sampling: bool = False
 
 
 class _NonFiniteError(Exception):
     """A step's latents hold NaN or infinity."""
 
 
-def _denoise(setting: Setting, task: _Task, last: _Last) -> Iterator[Event]:
+def make_image(setting: Setting, planned: PlannedImage, paths: ImagePaths) -> Iterator[Event]:
+    """Run or resume one image to its manifest, or to the step after which a stop was asked for.
+
+    A runtime that fails, a lack of memory and a non-finite step become the manifest of a failed image. Raises
+    EnvironmentChangedError, ModelSetError or StorageError with everything durable kept.
+    """
+    request = planned.image.request
+    sigmas = make_sigmas(request.schedule, request.steps, request.shift)
+    fresh = initial_state(request)
+    noise = sha256_bytes(fresh.latents.tobytes())
+    task = _Task(planned, paths, sigmas, fresh, noise, setting.provenance.environment)
+    last = _Last(_Begun(task.fresh, ImageLog(), 0))
+    try:
+        started = time.perf_counter()
+        conditioning = load_conditioning(request, setting.pipeline, setting.conditioning_folder, task.environment)
+        encode_seconds = time.perf_counter() - started
+        begun = yield from _open_checkpoint(task, conditioning, accept_environment=setting.accept_environment)
+        warnings = _find_warnings(setting.pipeline, planned)
+        yield from (Notice(f"{planned.stem}: {warning}") for warning in warnings if warning not in begun.log.warnings)
+        last.begun = dataclasses.replace(begun, log=begun.log.begin_run(warnings, encode_seconds))
+        yield from _denoise(setting, task, conditioning, last)
+        if last.begun.state.step == request.steps and not setting.stop:
+            yield from _finish(setting, task, last.begun)
+    except (BackendError, MemoryError, _NonFiniteError) as error:
+        yield _give_up(setting, task, last, error)
+
+
+def _denoise(setting: Setting, task: _Task, conditioning: Conditioning, last: _Last) -> Iterator[Event]:
     """The steps that are left, each durable before the next begins."""
     planned, request = task.planned, task.planned.image.request
-    begun = last.begun
-    transformer = setting.pipeline.make_transformer(task.sigmas, task.conditioning, request.width, request.height)
-    clock = PhaseClock(setting.pipeline.backend.timings, begun.log.busy_seconds)
+    clock = PhaseClock(setting.pipeline.backend.timings, last.begun.log.busy_seconds)
+    transformer = setting.pipeline.make_transformer(task.sigmas, conditioning, request.width, request.height)
     passes_left = planned.passes
-    for state, report in sample(request, transformer, begun.state):
+    last.sampling = True
+    for state, report in sample(request, transformer, last.begun.state):
         log = last.begun.log.add_step(report, clock.take_phases(), clock.busy_seconds)
         last.begun = begun = _Begun(state, log, last.begun.generation)
         if report.nan or report.inf:
-            raise _NonFiniteError(
-                f"step {report.index}: {report.nan} NaN and {report.inf} infinite latents of {state.latents.size}"
-            )
-        _save(task, begun)
+            counts = f"{report.nan} NaN and {report.inf} infinite latents of {state.latents.size}"
+            raise _NonFiniteError(f"step {report.index}: {counts}")
+        setting.guard.check()
+        _save(task, conditioning, begun)
         last.begun = dataclasses.replace(begun, generation=begun.generation + 1)
         passes_left -= report.passes
         measured = Measurement(request.width * request.height, log.passes, log.denoise_seconds, log.encode_seconds, 0.0)
         yield StepDone(planned.stem, report, request.steps, *setting.forecast(measured, passes_left))
         if setting.stop:
-            return
+            break
+    last.sampling = False
 
 
 def _finish(setting: Setting, task: _Task, begun: _Begun) -> Iterator[Event]:
@@ -154,6 +152,7 @@ def _finish(setting: Setting, task: _Task, begun: _Begun) -> Iterator[Event]:
     started = time.perf_counter()
     pixels = setting.pipeline.decode(begun.state.latents)
     decode_seconds = time.perf_counter() - started
+    setting.guard.check()
     image = write_image(pixels, task.planned, task.paths, setting.provenance)
     flat = int(pixels.max()) == int(pixels.min())
     outcome = _describe_outcome(task, begun, decode_seconds)
@@ -164,15 +163,22 @@ def _finish(setting: Setting, task: _Task, begun: _Begun) -> Iterator[Event]:
     yield ImageDone(task.planned.stem, task.paths.png, task.paths.manifest, outcome.total_seconds)
 
 
-def _give_up(setting: Setting, task: _Task, begun: _Begun, error: Exception) -> Event:
-    """Record a failed image; its last good checkpoint is set aside for whoever wants to look."""
-    kind = "non_finite" if isinstance(error, _NonFiniteError) else "backend"
-    step = begun.state.step + (kind == "backend")
-    record = ErrorRecord(kind=kind, step=min(step, task.planned.image.request.steps), message=str(error))
-    record_failed(task.planned, task.paths, setting.provenance, _describe_outcome(task, begun, 0.0), record)
-    if task.paths.checkpoint.is_dir():
-        set_aside(task.paths.checkpoint)
-    return ImageFailed(task.planned.stem, task.paths.manifest, str(error))
+def _give_up(setting: Setting, task: _Task, last: _Last, error: Exception) -> Event:
+    """Record a failed image.
+
+    After a failed runtime the checkpoint stays, and `--retry-failed` goes on from it; after a non-finite step it is set
+    aside, since the steps before may hold the cause.
+    """
+    steps_done = last.begun.state.step
+    if isinstance(error, _NonFiniteError):
+        record = ErrorRecord(kind="non_finite", step=steps_done, message=str(error))
+        if task.paths.checkpoint.is_dir():
+            set_aside(task.paths.checkpoint)
+    else:
+        kind, message = ("memory", "out of memory") if isinstance(error, MemoryError) else ("backend", str(error))
+        record = ErrorRecord(kind=kind, step=steps_done + 1 if last.sampling else None, message=message)
+    record_failed(task.planned, task.paths, setting.provenance, _describe_outcome(task, last.begun, 0.0), record)
+    return ImageFailed(task.planned.stem, task.paths.manifest, record.message)
 
 
 def _describe_outcome(task: _Task, begun: _Begun, decode_seconds: float) -> Outcome:
@@ -181,10 +187,10 @@ def _describe_outcome(task: _Task, begun: _Begun, decode_seconds: float) -> Outc
     return Outcome(log, task.sigmas, task.noise_sha256, begun.state.latents, decode_seconds, total)
 
 
-def _save(task: _Task, begun: _Begun) -> None:
+def _save(task: _Task, conditioning: Conditioning, begun: _Begun) -> None:
     tensors, sampler = pack_state(begun.state)
     meta: dict[str, Any] = {
-        "identity": task.identity,
+        "identity": task.identity(conditioning),
         "environment": dict(task.environment),
         "sampler": sampler,
         "log": begun.log.to_json(),
@@ -192,7 +198,9 @@ def _save(task: _Task, begun: _Begun) -> None:
     save_checkpoint(task.paths.checkpoint, Checkpoint(begun.generation, begun.state.step, tensors, meta))
 
 
-def _open_checkpoint(task: _Task, fresh: SamplerState, *, accept_environment: bool) -> Generator[Notice, None, _Begun]:
+def _open_checkpoint(
+    task: _Task, conditioning: Conditioning, *, accept_environment: bool
+) -> Generator[Notice, None, _Begun]:
     """Where the image stands on disk, else the fresh state; a checkpoint that is not this image's is set aside."""
     loaded = load_checkpoint(task.paths.checkpoint)
     yield from (Notice(problem) for problem in loaded.problems)
@@ -202,10 +210,10 @@ def _open_checkpoint(task: _Task, fresh: SamplerState, *, accept_environment: bo
             yield Notice(
                 f"{task.planned.stem}: no checkpoint can be used: set aside as {set_aside(task.paths.checkpoint)}"
             )
-            return _Begun(fresh, ImageLog(), 0)
-        return _Begun(fresh, ImageLog(), loaded.next_generation)
+            return _Begun(task.fresh, ImageLog(), 0)
+        return _Begun(task.fresh, ImageLog(), loaded.next_generation)
     meta = checkpoint.meta
-    wrong = [key for key, value in task.identity.items() if meta["identity"].get(key) != value]
+    wrong = [key for key, value in task.identity(conditioning).items() if meta["identity"].get(key) != value]
     changed = changed_environment(meta["environment"], task.environment)
     if changed and not wrong and not accept_environment:
         raise EnvironmentChangedError(
@@ -216,7 +224,7 @@ def _open_checkpoint(task: _Task, fresh: SamplerState, *, accept_environment: bo
         reason = f"other {', '.join(wrong)}" if wrong else "; ".join(changed)
         aside = set_aside(task.paths.checkpoint)
         yield Notice(f"{task.planned.stem}: {checkpoint.step} steps set aside as {aside}: {reason}: starts again")
-        return _Begun(fresh, ImageLog(), 0)
+        return _Begun(task.fresh, ImageLog(), 0)
     state = unpack_state(checkpoint.tensors, meta["sampler"])
     return _Begun(state, ImageLog.from_json(meta["log"]), loaded.next_generation)
 

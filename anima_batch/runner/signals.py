@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 
@@ -19,10 +19,11 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def catch_stop_signals() -> Iterator[StopRequest]:
+def catch_stop_signals(acknowledge: Callable[[], None]) -> Iterator[StopRequest]:
     """Note the first signal instead of dying by it; from then on the default action (death) applies again.
 
-    A checkpoint is durable before the next step begins, so dying at the second signal loses at most that step.
+    `acknowledge` tells the user that it came, since a step may take minutes. A checkpoint is durable before the next
+    step begins, so dying at the second signal loses at most that step.
     """
     request = StopRequest()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -31,6 +32,7 @@ def catch_stop_signals() -> Iterator[StopRequest]:
         request.signal = number
         for caught in before:
             signal.signal(caught, signal.SIG_DFL)
+        acknowledge()
 
     for number in before:
         signal.signal(number, note)

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from anima_batch.anima.pipeline import Pipeline, open_pipeline
-from anima_batch.batch import Batch, Found, measure, open_batch, plan_batch, survey, write_pin
+from anima_batch.batch import Batch, Found, Pin, find_dropped, measure, open_batch, plan_batch, survey, write_pin
 from anima_batch.environment import read_environment
-from anima_batch.errors import ModelSetError, StorageError
+from anima_batch.errors import StorageError
 from anima_batch.files import lock_folder, make_folder, set_aside
 from anima_batch.job import RunSpec
-from anima_batch.model_set import verify_model_set
-from anima_batch.plan import Measurement, Plan, PlannedImage, Rates, Workload
+from anima_batch.plan import Measurement, PlannedImage, Rates, Workload
 from anima_batch.runner.events import BatchEnded, BatchStarted, Event, ImageDone, ImageFailed, ImageStarted, Notice
+from anima_batch.runner.guard import ModelSetGuard
 from anima_batch.runner.image import Setting, make_image
 from anima_batch.runner.record import ImagePaths, Provenance
 from anima_batch.runner.signals import StopRequest
-from anima_batch.store import JobRecord, read_manifest
+from anima_batch.store import JobRecord, drop_checkpoint, read_manifest
+
+NAMES_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,17 @@ def run_job(job: Path, workspace: Path, options: RunOptions, stop: StopRequest) 
 def _walk(batch: Batch, options: RunOptions, stop: StopRequest) -> Iterator[Event]:
     started = time.monotonic()
     yield from (Notice(warning) for warning in batch.warnings)
-    if dropped := write_pin(batch):
-        yield Notice(f"no longer asked for, left as they are: {', '.join(dropped)}")
+    yield from _pin(batch)
     found = survey(batch)
     plan = plan_batch(batch, found, retry_failed=options.retry_failed)
     yield BatchStarted(plan)
+    for planned in plan.images:
+        if planned.status == "done":  # a crash between its manifest and this leaves one
+            drop_checkpoint(batch.checkpoint(planned.request_id))
     tally = _Tally()
-    pending = plan.pending[: options.limit]
-    if pending:
-        _check_space(batch.outputs, plan)
+    if pending := plan.pending[: options.limit]:
+        make_folder(batch.manifests)
+        _check_space(batch.outputs, plan.disk_bytes_of(pending))
         yield from _run_pending(batch, pending, found, options, tally, stop)
     yield BatchEnded(
         done=tally.done,
@@ -69,6 +73,15 @@ def _walk(batch: Batch, options: RunOptions, stop: StopRequest) -> Iterator[Even
         signal=stop.signal,
         manifests=batch.manifests,
     )
+
+
+def _pin(batch: Batch) -> Iterator[Event]:
+    """Keep what was asked for, and say which pictures of earlier runs are not asked for any more."""
+    stems = {request_id: image.stem(request_id) for image, request_id in batch.identified_images()}
+    write_pin(batch.outputs, Pin(job_sha256=batch.spec.digest, drawn=batch.drawn, images=stems))
+    if dropped := find_dropped(batch):
+        more = f" and {len(dropped) - NAMES_SHOWN} more" if len(dropped) > NAMES_SHOWN else ""
+        yield Notice(f"no longer asked for, left as they are: {', '.join(dropped[:NAMES_SHOWN])}{more}")
 
 
 @dataclass
@@ -85,22 +98,18 @@ def _run_pending(
     tally: _Tally,
     stop: StopRequest,
 ) -> Iterator[Event]:
-    if problems := verify_model_set(batch.model_set):
-        raise ModelSetError(
-            "\n".join([*problems, "the model set is not what its digests say: restore it, or seal it anew"])
-        )
+    guard = ModelSetGuard(batch.model_set)
     run = batch.spec.run.model_copy(update=dict(options.run_flags))
     pipeline = open_pipeline(batch.model_set, options.backend or batch.spec.backend, run)
-    outlook = _Outlook(Rates(), Workload.of(pending))
-    for entry in found.values():
-        if entry.progress.status == "done" and entry.manifest:
-            outlook.rates = outlook.rates.add(measure(entry.manifest))
+    rates = Rates(tuple(entry.measurement for entry in found.values() if entry.measurement))
+    outlook = _Outlook(rates, Workload.of(pending))
     setting = Setting(
         pipeline=pipeline,
         provenance=_make_provenance(batch, pipeline, run),
         conditioning_folder=batch.conditioning,
         forecast=outlook.forecast,
         stop=stop,
+        guard=guard,
         accept_environment=options.accept_environment,
     )
     try:
@@ -167,10 +176,10 @@ def _set_damaged_aside(planned: PlannedImage, found: Found | None) -> Iterator[E
         yield Notice(f"{planned.stem}: {planned.reason}: set aside as {set_aside(path)}")
 
 
-def _check_space(folder: Path, plan: Plan) -> None:
+def _check_space(folder: Path, needed_bytes: int) -> None:
     free = shutil.disk_usage(folder).free
-    if free < plan.disk_bytes:
+    if free < needed_bytes:
         raise StorageError(
-            f"{folder}: {free / 1e6:.0f} MB free, the images still to make need about {plan.disk_bytes / 1e6:.0f} MB: "
+            f"{folder}: {free / 1e6:.0f} MB free, the images still to make need about {needed_bytes / 1e6:.0f} MB: "
             "free some space, or run a part with --limit"
         )

@@ -75,6 +75,6 @@ def _report_step(state: SamplerState, sigmas: Array, *, passes: int, seconds: fl
         seconds=seconds,
         nan=nan,
         inf=latents.size - finite.size - nan,
-        abs_max=float(np.abs(finite).max(initial=0.0)),
+        abs_max=float(np.abs(finite).max()) if finite.size else None,
         latents_xxh3=xxh3_128_bytes(latents.data),
     )

@@ -59,7 +59,7 @@ class SamplerState:
 class StepReport:
     """What a step did and what its latents look like; `index` counts from 1, `sigma` is the one the step starts at.
 
-    passes: transformer passes (0 = forecast). abs_max: over the finite values, 0 if there are none.
+    passes: transformer passes (0 = forecast). abs_max: over the finite values, None if there are none.
     """
 
     index: int
@@ -69,7 +69,7 @@ class StepReport:
     seconds: float
     nan: int
     inf: int
-    abs_max: float
+    abs_max: float | None
     latents_xxh3: str
 
 

@@ -7,7 +7,7 @@ from anima_batch.store.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from anima_batch.store.integrity import CorruptError, NewerFormatError
+from anima_batch.store.integrity import CorruptError, NewerFormatError, read_regular
 from anima_batch.store.manifest import (
     describe_latents,
     parse_manifest,
@@ -81,6 +81,7 @@ __all__ = [
     "pixel_sha256",
     "read_manifest",
     "read_png",
+    "read_regular",
     "record_policy",
     "save_checkpoint",
     "to_bytes",

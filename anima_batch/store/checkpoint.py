@@ -19,7 +19,7 @@ from anima_batch.files import (
     sync_folder,
     write_atomic,
 )
-from anima_batch.store.integrity import CorruptError
+from anima_batch.store.integrity import CorruptError, read_regular
 from anima_batch.store.tensors import Array, pack_tensors, unpack_tensors
 
 _HISTORY_TENSOR = re.compile(r"history\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
@@ -190,7 +190,7 @@ def _load_history(folder: Path, slot: _Slot) -> dict[str, Array]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import stat
+from pathlib import Path
+
 from pydantic import ValidationError
 
 from anima_batch.errors import DifferenceFoundError, UsageError
@@ -13,6 +16,19 @@ class CorruptError(DifferenceFoundError):
 
 class NewerFormatError(UsageError):
     """An intact file in a format that only a later anima-batch reads; it is never treated as corrupt or replaced."""
+
+
+def read_regular(path: Path, limit_bytes: int | None = None) -> bytes:
+    """The bytes of a regular file; raises OSError, and CorruptError for anything else or a file beyond the limit.
+
+    A pipe or a device would never end, and a file that is far too large is none of ours.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise CorruptError(f"{path}: must be a regular file: put it out of the way")
+    if limit_bytes is not None and status.st_size > limit_bytes:
+        raise CorruptError(f"{path}: must have at most {limit_bytes} bytes, got {status.st_size}: restore it")
+    return path.read_bytes()
 
 
 def refuse_newer(version: object, supported: int, where: str) -> None:

@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from anima_batch.files import make_folder, sha256_bytes, storage_errors, write_atomic
 from anima_batch.job import ImageRequest, request_json
-from anima_batch.store.integrity import CorruptError, describe_fault, refuse_newer
+from anima_batch.store.integrity import CorruptError, describe_fault, read_regular, refuse_newer
 from anima_batch.store.records import UNSIGNED, LatentsRecord, Manifest
 from anima_batch.store.tensors import Array
 
 SCHEMA_VERSION = 1
+MANIFEST_BYTES = 64 << 20  # some hundred times what 200 steps and the longest prompt take
 
 
 def record_policy(request: ImageRequest, name: str) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 def read_manifest(path: Path) -> Manifest:
     """The manifest of a file; raises StorageError when it cannot be read, else as parse_manifest."""
     with storage_errors(path):
-        data = path.read_bytes()
+        data = read_regular(path, MANIFEST_BYTES)
     return parse_manifest(data, str(path))
 
 

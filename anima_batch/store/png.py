@@ -6,6 +6,7 @@ import io
 import json
 import re
 import struct
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from anima_batch.files import canonical_json, sha256_bytes
 from anima_batch.job import ImageRequest, request_json
+from anima_batch.paths import RelativePath
 from anima_batch.store.integrity import CorruptError, describe_fault, refuse_newer
+from anima_batch.store.records import Sha256
 
 Pixels = npt.NDArray[np.uint8]  # (H, W, 3), RGB
 
@@ -73,17 +76,17 @@ class PngModelSet(_Record):
     """Which model set made the image."""
 
     name: str
-    digest: str
+    digest: Sha256
 
 
 class PngRecord(_Record):
     """The content of the `anima_batch` chunk; never the manifest's digest, since the manifest holds the PNG's."""
 
     schema_version: Literal[1]
-    request_id: str
+    request_id: Sha256
     request: ImageRequest
     model_set: PngModelSet
-    manifest: str
+    manifest: RelativePath
 
 
 class PngContent(NamedTuple):
@@ -146,19 +149,18 @@ def read_png(data: bytes, where: str = "PNG") -> PngContent:
 
     Raises CorruptError for a file that does not decode or has no valid own chunk, NewerFormatError for a later schema.
     """
-    image = _open(data, where)
-    text = image.text
+    pixels, text = _decode(data, where)
     own = text.get(OWN_KEYWORD)
     if own is None:
         raise CorruptError(
             f"{where}: no {OWN_KEYWORD} chunk: not made by anima-batch, or its metadata was stripped: use the manifest"
         )
-    return PngContent(_rgb(image, where), _parse_own(own, where), str(text.get("parameters", "")))
+    return PngContent(pixels, _parse_own(own, where), text.get("parameters", ""))
 
 
 def decode_pixels(data: bytes, where: str = "PNG") -> Pixels:
     """The pixels (H, W, 3) uint8 alone, whatever the metadata; raises CorruptError."""
-    return _rgb(_open(data, where), where)
+    return _decode(data, where)[0]
 
 
 def pixel_sha256(pixels: Pixels) -> str:
@@ -201,24 +203,31 @@ def _quote(value: str) -> str:
     return value if plain else json.dumps(value, ensure_ascii=False)
 
 
-def _open(data: bytes, where: str) -> PngImagePlugin.PngImageFile:
+def _decode(data: bytes, where: str) -> tuple[Pixels, dict[str, str]]:
+    """Pixels (H, W, 3) uint8 and the texts by keyword; raises CorruptError for whatever else the bytes are."""
     try:
-        image = Image.open(io.BytesIO(data), formats=("PNG",))
-        image.load()
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
-        reason = "is not a whole PNG" if isinstance(error, UnidentifiedImageError) else f"does not decode: {error}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's advice on palettes and animation
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return _read_image(Image.open(io.BytesIO(data), formats=("PNG",)), where)
+    except CorruptError:
+        raise
+    except Exception as error:  # Pillow's readers raise nearly anything on a bad file: IndexError, AssertionError, ...
+        unknown = isinstance(error, UnidentifiedImageError)
+        reason = "is not a whole PNG" if unknown else f"does not decode: {str(error) or type(error).__name__}"
         raise CorruptError(f"{where}: {reason}: restore it or run the job again") from error
-    assert isinstance(image, PngImagePlugin.PngImageFile)
-    return image
 
 
-def _rgb(image: PngImagePlugin.PngImageFile, where: str) -> Pixels:
+def _read_image(image: Image.Image, where: str) -> tuple[Pixels, dict[str, str]]:
     """The same colours from any way to store them; ours have no transparency, and 16 bits do not fit in 8."""
+    assert isinstance(image, PngImagePlugin.PngImageFile)
+    image.load()
     if image.mode not in ("RGB", "RGBA", "P", "L", "LA", "1"):
         raise CorruptError(f"{where}: must have 8 bits a channel, got mode {image.mode}: not the picture that was made")
     if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
         raise CorruptError(f"{where}: must have no transparency: not the picture that was made")
-    return np.asarray(image.convert("RGB"), dtype=np.uint8)
+    texts = {keyword: str(text) for keyword, text in image.text.items()}
+    return np.asarray(image.convert("RGB"), dtype=np.uint8), texts
 
 
 def _parse_own(text: str, where: str) -> PngRecord:

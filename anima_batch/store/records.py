@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from anima_batch.job import ImageRequest, request_json
+from anima_batch.paths import RelativePath
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
@@ -30,7 +31,7 @@ class JobRecord(_Record):
 class ImageFile(_Record):
     """The PNG: `path` relative to the workspace, digests of the file and of its pixels (`png.pixel_sha256`)."""
 
-    path: str
+    path: RelativePath
     sha256: Sha256
     pixel_sha256: Sha256
     bytes: Count
@@ -59,7 +60,7 @@ class ComponentRecord(_Record):
     """A file of the model set."""
 
     role: str
-    path: str
+    path: RelativePath
     bytes: Count
     sha256: Sha256
     xxh3_128: Xxh3
@@ -101,6 +102,13 @@ class SamplingRecord(_Record):
     policy: Mapping[str, str | int | float | bool | None]
     noise: str
     noise_sha256: Sha256 | None
+
+    @field_validator("policy")
+    @classmethod
+    def _check_policy(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        if missing := [key for key in ("name", "kind") if not isinstance(value.get(key), str)]:
+            raise ValueError(f"{missing[0]}: must be a string, got {value.get(missing[0])!r}")
+        return value
 
 
 class StepRecord(_Record):

@@ -132,6 +132,43 @@ def test_truncated_host_weights_are_a_model_set_error(broken_set):
         open_pipeline(broken, "onnx", RunSpec()).make_transformer(SIGMAS, conditioning(), 128, 128)
 
 
+def with_inputs(role, edit):
+    """The built-in set, in whose description the inputs of a graph are changed."""
+    description = PICTURE_BOOK.description
+    parts = tuple(
+        part.model_copy(update={"inputs": edit(part.inputs)}) if part.role == role else part
+        for part in description.components
+    )
+    return replace(PICTURE_BOOK, description=description.model_copy(update={"components": parts}))
+
+
+@pytest.mark.parametrize("role", ["qwen.model", "adapter.model", "transformer.00.self_attn", "vae.decoder"])
+def test_a_graph_with_other_inputs_than_described_is_refused_when_it_is_opened(role):
+    def rename(inputs):
+        return (inputs[0].model_copy(update={"name": "other"}), *inputs[1:])
+
+    def flatten(inputs):
+        return (inputs[0].model_copy(update={"shape": (1, 2)}), *inputs[1:])
+
+    for edit in (rename, flatten, lambda inputs: inputs[1:] or rename(inputs)):
+        pipeline = open_pipeline(with_inputs(role, edit), "onnx", RunSpec(threads=1))
+        with pytest.raises(
+            ModelSetError, match=r"inputs \(with their ranks\) must be .*, got .*convert the model set again"
+        ):
+            run_stages(pipeline)
+
+
+def test_a_description_without_inputs_is_taken_as_it_is():
+    run_stages(open_pipeline(with_inputs("transformer.00.self_attn", lambda inputs: ()), "onnx", RunSpec(threads=1)))
+
+
+def run_stages(pipeline):
+    pipeline.encode(["a red house"])
+    latents = np.zeros((16, 16, 16), np.float32)
+    pipeline.make_transformer(SIGMAS, conditioning(), 128, 128).features(latents, 0, ["cond"])
+    pipeline.decode(latents)
+
+
 def test_prompts_become_contexts_that_differ_and_are_the_same_each_time(pipeline):
     house, owl, again = pipeline.encode(["a red house", "a white owl", "a red house"])
     assert house.shape == owl.shape == (512, 32)

@@ -17,7 +17,6 @@ from safetensors.numpy import load_file, save, save_file
 from anima_batch.anima.text import (
     PromptTokens,
     causal_mask,
-    encode_prompt,
     encode_prompts,
     encode_tokens,
     gather_rows,
@@ -88,7 +87,7 @@ def make_set(folder: Path, *, dtype: type = np.float32, **text: object) -> Model
         name="small",
         license="CC0-1.0",
         sizes=((128, 128),),
-        transformer=TransformerConfig(blocks=0, hidden=64, head_dim=16, context_dim=32, latent_channels=16),
+        transformer=TransformerConfig(blocks=1, hidden=64, head_dim=16, context_dim=32, latent_channels=16),
         text=TextConfig(head_dim=16, rope_theta=1e6, adapter_head_dim=16, adapter_rope_theta=1e4, **config),
         vae=VaeConfig(latent_mean=(0.0,) * 16, latent_std=(1.0,) * 16),
         sources=(),
@@ -183,14 +182,14 @@ def test_qwens_states_and_both_embeddings_are_those_of_the_reference(case, model
 def test_an_empty_prompt_is_one_token_under_the_token_rule(model_set, backend):
     """Reference: ComfyUI's rule with id 250 as the empty token."""
     golden = np.load(GOLDEN / "b_text_empty.npz")
-    context = encode_prompt("", model_set, backend)
+    context = encode_prompts([""], model_set, backend)[0]
     np.testing.assert_allclose(context, golden["context_512"][0], rtol=0, atol=TOLERANCE)
 
 
 def test_an_empty_prompt_has_no_states_under_the_masked_rule(masked_set):
     """Reference: diffusers AnimaTextConditioner with all source positions masked."""
     recording = RecordingBackend()
-    context = encode_prompt("", masked_set, recording)
+    context = encode_prompts([""], masked_set, recording)[0]
     golden = np.load(GOLDEN / "b_text_empty_diffusers.npz")
     np.testing.assert_allclose(context[:1], golden["adapter.out"][0], rtol=0, atol=TOLERANCE)
     assert not context[1:].any()
@@ -221,13 +220,13 @@ def test_prompts_encoded_together_equal_those_encoded_alone(model_set, backend):
     prompts = ["a red house", "", "two blue boats by the sea"]
     together = encode_prompts(prompts, model_set, backend)
     for prompt, context in zip(prompts, together, strict=True):
-        np.testing.assert_array_equal(context, encode_prompt(prompt, model_set, backend))
+        np.testing.assert_array_equal(context, encode_prompts([prompt], model_set, backend)[0])
 
 
 def test_float16_weights_give_nearly_the_float32_context(model_set, backend, tmp_path):
     half = make_set(tmp_path, dtype=np.float16)
     prompt = "two red boats by the sea at night, windy"
-    exact, near = encode_prompt(prompt, model_set, backend), encode_prompt(prompt, half, backend)
+    exact, near = encode_prompts([prompt], model_set, backend)[0], encode_prompts([prompt], half, backend)[0]
     # Storage rounds each weight by up to 2^-11 of itself; the rest of the computation is the same.
     np.testing.assert_allclose(near, exact, rtol=0, atol=2e-2)
     assert near.dtype == np.float32
@@ -236,7 +235,7 @@ def test_float16_weights_give_nearly_the_float32_context(model_set, backend, tmp
 @pytest.mark.parametrize("name", AWKWARD)
 def test_awkward_prompts_are_encoded_and_finite(name, model_set, backend):
     tokens = tokenize(AWKWARD[name], load_tokenizer(model_set))
-    context = encode_prompt(AWKWARD[name], model_set, backend)
+    context = encode_prompts([AWKWARD[name]], model_set, backend)[0]
     assert context.shape == (512, 32)
     assert np.isfinite(context).all()
     rows = len(tokens.t5_ids)
@@ -251,7 +250,7 @@ def test_a_long_prompt_is_cut_on_the_right_and_t5_keeps_its_end(short_set, backe
     assert (tokens.qwen_count, tokens.t5_count) == (28, 28)
     assert list(tokens.qwen_ids) == tokenizer.qwen.encode(prompt).ids[:12]
     assert list(tokens.t5_ids) == [*tokenizer.t5.encode(prompt).ids[:11], 1]
-    context = encode_prompt(prompt, short_set, backend)
+    context = encode_prompts([prompt], short_set, backend)[0]
     assert context.shape == (12, 32)
     assert context.any(axis=1).all()
 

@@ -126,13 +126,18 @@ def test_a_stopped_image_says_so_in_its_manifest(workspace):
 
 def test_a_second_signal_ends_the_process_at_once_and_loses_no_durable_step(golden, workspace):
     job = workspace.write_job(EVERY_POLICY_AND_SAMPLER)
-    process = workspace.start("run", job)
-    wait_for(process, "step 2/10")
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    process.communicate()
-    assert process.returncode in (-signal.SIGINT, 130)  # 130: the step had ended before the second one came
-    assert workspace.json("status", job)["images"][0]["from_step"] >= 2
+    for _ in range(5):  # a step may end between the two signals
+        process = workspace.start("run", job)
+        wait_for(process, "step ")
+        process.send_signal(signal.SIGINT)
+        wait_for(process, "a second signal stops at once")
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+        if process.returncode == -signal.SIGINT:
+            break
+        assert process.returncode == 130
+    assert process.returncode == -signal.SIGINT
+    assert workspace.json("status", job)["images"][0]["from_step"] >= 1
     workspace.run("run", job)
     assert workspace.results() == golden
 

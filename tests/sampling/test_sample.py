@@ -110,12 +110,12 @@ def test_nan_and_infinity_are_counted_and_nothing_is_raised(policy, sampler):
     assert report.abs_max == float(np.abs(broken.latents[np.isfinite(broken.latents)]).max())
 
 
-def test_latents_without_a_finite_value_have_abs_max_0():
+def test_latents_without_a_finite_value_have_no_abs_max():
     request = make_request(steps=2)
     state = initial_state(request)
     broken = dataclasses.replace(state, latents=np.full_like(state.latents, np.nan))
     (_, report), *_ = run(request, broken)
-    assert (report.nan, report.inf, report.abs_max) == (broken.latents.size, 0, 0.0)
+    assert (report.nan, report.inf, report.abs_max) == (broken.latents.size, 0, None)
 
 
 def test_a_finished_state_yields_nothing():

@@ -101,7 +101,7 @@ def test_a_checkpoint_that_cannot_be_read_is_a_problem_and_the_other_serves(fold
     (folder / "ckpt.1").mkdir()
     loaded = load_checkpoint(folder)
     assert_same(loaded.checkpoint, checkpoint(2))
-    assert loaded.problems == (f"{folder}/ckpt.1: cannot be read: Is a directory",)
+    assert loaded.problems == (f"{folder}/ckpt.1: must be a regular file: put it out of the way",)
 
 
 def test_with_both_generations_corrupt_there_is_none_and_both_are_named(folder: Path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,12 @@ def test_a_later_schema_is_told_apart_from_a_changed_file():
         (b'"passes": 2', b'"passes": "2"', "steps.0.passes: "),
         (b'"abs_max": 4.25', b'"abs_max": NaN', "steps.0.abs_max: |.*JSON"),
         (b'"schema_version": 1', b'"schema_version": 0', "schema_version: "),
+        (b'"path": "outputs/sweep/owl.png"', b'"path": "/dev/zero"', "image.path: must be a path below the folder"),
+        (b'"path": "vae.onnx"', b'"path": "../vae.onnx"', "model_set.components.0.path: must be a path below"),
+        (b'"path": "vae.onnx"', b'"path": "vae\\u0000"', "model_set.components.0.path: must be a path below"),
+        (b'"path": "vae.onnx"', b'"path": "' + b"x" * 5000 + b'"', "model_set.components.0.path: must be a path below"),
+        (b'"name": "spectrum"', b'"title": "spectrum"', "sampling.policy: .*name: must be a string, got None"),
+        (b'"name": "spectrum"', b'"name": 3', "sampling.policy: .*name: must be a string, got 3"),
     ],
 )
 def test_a_wrong_field_under_a_right_digest_is_named(old: bytes, new: bytes, fault: str):
@@ -279,6 +286,20 @@ def test_a_wrong_field_under_a_right_digest_is_named(old: bytes, new: bytes, fau
 def test_a_manifest_that_cannot_be_read_is_a_storage_error(tmp_path: Path):
     with pytest.raises(StorageError, match=r"/gone\.json: No such file or directory"):
         read_manifest(tmp_path / "gone.json")
+
+
+def test_only_a_regular_file_of_a_manifests_size_is_read(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(1 << 40)
+    for name, fault in (
+        ("pipe", "a regular file"),
+        ("zero", "a regular file"),
+        ("huge", "at most 67108864 bytes, got"),
+    ):
+        with pytest.raises(CorruptError, match=rf"/{name}\.json: must (be|have) {fault}"):
+            read_manifest(tmp_path / f"{name}.json")
 
 
 def test_latents_are_described_over_their_finite_values():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -337,6 +338,87 @@ def test_a_damaged_file_is_corrupt_and_named():
     for damaged in (b"", b"text", data[:100], data[: len(data) // 2], bytes(len(data)), bytes(flipped)):
         with pytest.raises(CorruptError, match=r"^outputs/a\.png: "):
             read_png(damaged, "outputs/a.png")
+
+
+def pack_chunks(chunks: list[tuple[bytes, bytes]]) -> bytes:
+    """A PNG of these chunks with right CRCs, whatever is in them."""
+    packed = (
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+KINDS = st.sampled_from(
+    [b"IHDR", b"PLTE", b"IDAT", b"IEND", b"tRNS", b"tEXt", b"zTXt", b"iTXt", b"acTL", b"fcTL", b"eXIf"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_png_of_any_chunks_is_read_or_refused_as_corrupt(data: st.DataObject):
+    """Right CRCs, so that the decoder's readers of each chunk are reached: some raise IndexError or AssertionError."""
+    chunks = [(kind.encode(), content) for kind, content in walk_chunks(encode_png(picture(), info()))]
+    for _ in range(data.draw(st.integers(1, 4))):
+        index = data.draw(st.integers(0, len(chunks) - 1))
+        kind, content = chunks[index]
+        match data.draw(st.integers(0, 3)):
+            case 0:
+                chunks[index] = (kind, content[: data.draw(st.integers(0, len(content)))])
+            case 1:
+                chunks[index] = (data.draw(KINDS), content)
+            case 2:
+                chunks.insert(index, (data.draw(KINDS), data.draw(st.binary(max_size=30))))
+            case _:
+                changed = bytearray(content) or bytearray(1)
+                changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+                chunks[index] = (kind, bytes(changed))
+    for read in (read_png, decode_pixels):
+        with contextlib.suppress(CorruptError, NewerFormatError):
+            read(pack_chunks(chunks), "a.png")
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [(b"tRNS", b""), (b"IDAT", b"")],
+        [(b"IHDR", b""), (b"IDAT", b"")],
+        [(b"IDAT", b""), (b"fdAT", b"")],
+        [(b"IDAT", b""), (b"acTL", b"\0" * 8), (b"fcTL", b"")],
+        [(b"iTXt", b"anima_batch\0\1\0"), (b"zTXt", b"a\0")],
+    ],
+    ids=range(5),
+)
+def test_short_chunks_are_corrupt(chunks: list[tuple[bytes, bytes]]):
+    header = struct.pack(">IIBBBBB", 32, 16, 8, 2, 0, 0, 0)
+    with pytest.raises(CorruptError, match=r"^a\.png: ") as caught:
+        read_png(pack_chunks([(b"IHDR", header), *chunks, (b"IEND", b"")]), "a.png")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("width", "height"), [(100_000, 100_000), (10_000, 10_000), (2**31 - 1, 2**31 - 1)])
+def test_a_picture_too_large_to_unpack_is_corrupt_before_it_is_unpacked(width: int, height: int):
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    bomb = pack_chunks([(b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")])
+    for read in (read_png, decode_pixels):
+        with pytest.raises(CorruptError, match=r"^a\.png: does not decode: Image size"):
+            read(bomb, "a.png")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("manifest", "/dev/zero"),
+        ("manifest", "../a.json"),
+        ("manifest", "a\0"),
+        ("request_id", "*"),
+        ("request_id", "A" * 64),
+    ],
+)
+def test_a_path_or_an_id_that_none_of_ours_has_is_refused(key: str, value: str):
+    own = json.loads(read_text_chunks(encode_png(picture(), info()))["anima_batch"][1])
+    with pytest.raises(CorruptError, match=rf"^a\.png: its anima_batch chunk: {key}: "):
+        read_png(with_chunk("anima_batch", json.dumps({**own, key: value})), "a.png")
 
 
 def test_a_file_without_the_own_chunk_says_what_else_to_use():

@@ -1,0 +1,187 @@
+"""The audit of PNGs and manifests, and of folders with some."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anima_batch.audit.differences import Picture, compare_model_set, compare_picture, open_picture
+from anima_batch.errors import AnimaBatchError, UsageError
+from anima_batch.job import request_id, request_json
+from anima_batch.model_set import ModelSet, find_by_digest, scan_model_sets, verify_model_set
+from anima_batch.store import Manifest, ModelSetRecord, PngRecord, read_manifest
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Facts from one file's records, and every difference from them; `notes` say what could not be checked."""
+
+    path: Path
+    facts: dict[str, Any]
+    differences: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def audit_paths(paths: Iterable[Path], workspace: Path) -> Iterator[Audit]:
+    """An audit for each PNG and manifest given or found in a folder, whatever is in it.
+
+    Raises UsageError, before the first audit, for a path that is neither and for a folder without any.
+    """
+    if not workspace.is_dir():
+        raise UsageError(f"{workspace}: the workspace must be a folder: give it by --workspace")
+    found = [(path, _find_files(path)) for path in paths]
+    auditor = _Auditor(workspace)
+    for path, files in found:
+        for file in files:
+            if file == path or not auditor.has_seen(file):
+                yield auditor.audit(file)
+
+
+def _find_files(path: Path) -> list[Path]:
+    """The path itself, or a folder's pictures and then the JSON files named as manifests: a workspace has many others.
+
+    What only looks like one of these (a pipe, a link that leads nowhere) has its audit too.
+    """
+    if path.is_dir():
+        entries = [entry for entry in path.rglob("*") if not entry.is_dir()]
+        pictures = sorted(entry for entry in entries if entry.suffix.lower() == ".png")
+        manifests = sorted(entry for entry in entries if re.search(r"-[0-9a-f]{12}\.json$", entry.name))
+        files = [*pictures, *manifests]
+    else:
+        files = [path] if path.suffix.lower() in (".png", ".json") and os.path.lexists(path) else []
+    if not files:
+        raise UsageError(f"{path}: must be a PNG, a manifest or a folder with some, got none of these")
+    return files
+
+
+@dataclass
+class _Auditor:
+    """Remembers what was read, so that a folder of a thousand pictures hashes its model set once."""
+
+    workspace: Path
+    _seen: set[str] = field(default_factory=set)
+    _sets: dict[str, tuple[ModelSet, ...]] = field(default_factory=dict)
+    _file_problems: dict[Path, list[str]] = field(default_factory=dict)
+
+    def has_seen(self, path: Path) -> bool:
+        """Whether the file was audited, by itself or with its manifest or picture."""
+        return os.path.realpath(path) in self._seen
+
+    def audit(self, path: Path) -> Audit:
+        """The audit of a PNG or a manifest."""
+        self._mark_seen(path)
+        try:
+            return self._audit_png(path) if path.suffix.lower() == ".png" else self._audit_manifest(path)
+        except AnimaBatchError as error:
+            return Audit(path, {}, (str(error),))
+
+    def _mark_seen(self, path: Path) -> None:
+        self._seen.add(os.path.realpath(path))  # unlike Path.resolve it takes links that lead in a circle
+
+    def _audit_png(self, path: Path) -> Audit:
+        picture = open_picture(path)
+        facts = _png_facts(picture.record) if picture.record else {}
+        try:
+            found = self._find_manifest(picture)
+        except AnimaBatchError as error:
+            return Audit(path, facts, (*picture.problems, str(error)))
+        if found is None:
+            note = "no manifest of this picture is in the workspace: give the one it was made in by --workspace"
+            return Audit(path, facts, picture.problems, (note,))
+        manifest_path, manifest = found
+        self._mark_seen(manifest_path)
+        return self._conclude(path, manifest, manifest_path, compare_picture(picture, manifest))
+
+    def _audit_manifest(self, path: Path) -> Audit:
+        manifest = read_manifest(path)
+        differences = []
+        if manifest.image is not None:
+            picture = self.workspace / manifest.image.path
+            self._mark_seen(picture)
+            try:
+                differences = compare_picture(open_picture(picture), manifest)
+            except AnimaBatchError as error:
+                differences = [str(error)]
+        return self._conclude(path, manifest, path, differences)
+
+    def _find_manifest(self, picture: Picture) -> tuple[Path, Manifest] | None:
+        """By the path in the PNG, by its request id, or by the file's own name; it may have been renamed or moved.
+
+        The first that is of the picture's request, or else the first.
+        """
+        record, path = picture.record, picture.path
+        short = record.request_id[:12] if record else path.stem[-12:]
+        candidates = [self.workspace / record.manifest] if record else []
+        candidates += sorted((self.workspace / "manifests").glob(f"*/*-{short}.json")) if short.isalnum() else []
+        candidates.append(path.with_suffix(".json"))
+        other = None
+        for candidate in filter(os.path.isfile, candidates):
+            manifest = read_manifest(candidate)
+            if record is None or manifest.request_id == record.request_id:
+                return candidate, manifest
+            other = other or (candidate, manifest)
+        return other
+
+    def _conclude(self, path: Path, manifest: Manifest, manifest_path: Path, differences: list[str]) -> Audit:
+        if request_id(manifest.request, manifest.model_set.digest) != manifest.request_id:
+            differences.append(f"{manifest_path}: request_id is not of this request and model set")
+        wrong, notes = self._check_model_set(manifest.model_set, manifest_path)
+        facts = {"manifest": str(manifest_path), **_manifest_facts(manifest)}
+        return Audit(path, facts, (*differences, *wrong), tuple(notes))
+
+    def _check_model_set(self, record: ModelSetRecord, manifest: Path) -> tuple[list[str], list[str]]:
+        """Differences and notes; of several sets with the digest (copies, say) one that is whole is enough."""
+        if record.digest not in self._sets:
+            self._sets[record.digest] = find_by_digest(record.digest, self.workspace)
+        first: list[str] | None = None
+        for model_set in self._sets[record.digest]:
+            differences = [*self._check_files(model_set), *compare_model_set(record, model_set, manifest)]
+            if not differences:
+                return [], []
+            first = differences if first is None else first
+        return (first, []) if first is not None else self._check_namesake(record, manifest)
+
+    def _check_namesake(self, record: ModelSetRecord, manifest: Path) -> tuple[list[str], list[str]]:
+        """What a set of that name has otherwise, where none has the digest."""
+        scan = scan_model_sets(self.workspace)
+        found = next((entry for entry in scan.sets if entry.name == record.name), None)
+        if found is None:
+            missing = f"model set {record.name} ({record.digest[:12]}) is not here: its files were not checked"
+            return [], [missing, *scan.problems]
+        other = f"{found.folder}: model set digest must be {record.digest}, got {found.digest}"
+        return [other, *self._check_files(found), *compare_model_set(record, found, manifest)], []
+
+    def _check_files(self, model_set: ModelSet) -> list[str]:
+        if model_set.folder not in self._file_problems:
+            self._file_problems[model_set.folder] = verify_model_set(model_set, sha256=True)
+        return self._file_problems[model_set.folder]
+
+
+def _png_facts(record: PngRecord) -> dict[str, Any]:
+    return {
+        "request_id": record.request_id,
+        "request": request_json(record.request),
+        "model_set": record.model_set.model_dump(),
+    }
+
+
+def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
+    model_set = manifest.model_set
+    return {
+        "request_id": manifest.request_id,
+        "status": manifest.status,
+        "error": manifest.error.model_dump() if manifest.error else None,
+        "request": request_json(manifest.request),
+        "policy_name": manifest.sampling.policy["name"],
+        "computed_steps": list(manifest.sampling.computed_steps),
+        "model_set": {"name": model_set.name, "digest": model_set.digest, "license": model_set.license},
+        "weights": [source.model_dump() for source in model_set.source],
+        "environment": manifest.environment.model_dump(),
+        "runs": [run.model_dump() for run in manifest.runs],
+        "timings": manifest.timings.model_dump(),
+        "warnings": list(manifest.warnings),
+    }

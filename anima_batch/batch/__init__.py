@@ -1,0 +1,21 @@
+"""A job in its workspace: the images it asks for, what of them lies on disk, and the plan that follows."""
+
+from anima_batch.batch.opening import Batch, open_batch
+from anima_batch.batch.pin import Pin, read_pin, write_pin
+from anima_batch.batch.planning import plan_batch
+from anima_batch.batch.survey import CheckedImage, Found, check_image, find_dropped, measure, survey
+
+__all__ = [
+    "Batch",
+    "CheckedImage",
+    "Found",
+    "Pin",
+    "check_image",
+    "find_dropped",
+    "measure",
+    "open_batch",
+    "plan_batch",
+    "read_pin",
+    "survey",
+    "write_pin",
+]

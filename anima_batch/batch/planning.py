@@ -1,0 +1,69 @@
+"""The plan of a batch: passes, checkpoint sizes and speeds for what the survey found."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anima_batch.batch.opening import Batch, sampling_key
+from anima_batch.batch.survey import Found, measure
+from anima_batch.errors import AnimaBatchError
+from anima_batch.job import ImageRequest, JobImage
+from anima_batch.model_set import ModelSet
+from anima_batch.plan import Plan, Rates, make_plan
+from anima_batch.sampling import planned_passes
+from anima_batch.store import Manifest, read_manifest
+
+LEARN_FROM = 20  # manifests of other jobs that are read for their speed while this job has none
+
+
+def plan_batch(batch: Batch, found: Mapping[str, Found], *, retry_failed: bool = False) -> Plan:
+    """The plan for what was found; its ETA comes from finished images of the job, else of others of the same set."""
+    known: dict[tuple[Any, ...], tuple[int, ...]] = {}
+
+    def passes(request: ImageRequest) -> tuple[int, ...]:
+        key = sampling_key(request)
+        if key not in known:
+            known[key] = planned_passes(request)
+        return known[key]
+
+    triples = ((image, request_id, passes(image.request)) for image, request_id in batch.identified_images())
+    progress = {request_id: entry.progress for request_id, entry in found.items()}
+    largest = max((_checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
+    return make_plan(
+        triples, progress, _learn_rates(batch, found), checkpoint_bytes=2 * largest, retry_failed=retry_failed
+    )
+
+
+def _one_a_kind(images: Sequence[JobImage]) -> list[JobImage]:
+    return list({(image.request.width, image.request.height, image.policy_name): image for image in images}.values())
+
+
+def _checkpoint_bytes(request: ImageRequest, model_set: ModelSet) -> int:
+    """Of one generation: latents three times over at the most, and the history that a forecast keeps."""
+    latents = 4 * model_set.description.transformer.latent_channels * (request.width // 8) * (request.height // 8)
+    policy = request.policy
+    if policy.kind != "spectrum":
+        return 3 * latents
+    features = 4 * model_set.description.transformer.hidden * (request.width // 16) * (request.height // 16)
+    return 3 * latents + policy.history * (latents if policy.forecast == "denoised" else 2 * features)
+
+
+def _learn_rates(batch: Batch, found: Mapping[str, Found]) -> Rates:
+    own = tuple(entry.measurement for entry in found.values() if entry.measurement)
+    return Rates(own or tuple(map(measure, _other_manifests(batch))))
+
+
+def _other_manifests(batch: Batch) -> list[Manifest]:
+    """Finished ones of other jobs with the same model set."""
+    paths = (batch.workspace / "manifests").glob("*/*.json")
+    manifests = []
+    for path in itertools.islice(paths, LEARN_FROM):
+        try:
+            manifest = read_manifest(path)
+        except AnimaBatchError:
+            continue  # only its speed was of interest; `verify` of its own job reports it
+        if manifest.status == "done" and manifest.model_set.digest == batch.model_set.digest:
+            manifests.append(manifest)
+    return manifests

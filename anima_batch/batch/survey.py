@@ -1,0 +1,121 @@
+"""What lies on disk for a job's images, by manifests and checkpoints; reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from anima_batch.batch.opening import Batch
+from anima_batch.files import sha256_bytes, storage_errors
+from anima_batch.plan import Measurement, Progress
+from anima_batch.store import CorruptError, Manifest, decode_pixels, load_checkpoint, pixel_sha256, read_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What lies on disk for one image.
+
+    `path` is its manifest; `damaged` must be set aside before it is made again; `measurement` is of a done image.
+    """
+
+    progress: Progress
+    path: Path | None = None
+    damaged: tuple[Path, ...] = ()
+    measurement: Measurement | None = None
+
+
+def survey(batch: Batch) -> dict[str, Found]:
+    """What lies on disk for the job's images, by request id; finished ones are checked by digest. Reads only.
+
+    Raises StorageError where a file cannot be read: what is not known to be damaged is never made again.
+    """
+    manifests: dict[str, list[Path]] = {}
+    for path in sorted(batch.manifests.glob("*.json")):
+        manifests.setdefault(path.stem[-12:], []).append(path)
+    checkpoints = {path.name for path in batch.outputs.glob(".checkpoints/*") if path.is_dir()}
+    found = {}
+    for request_id in filter(None, batch.request_ids):
+        short = request_id[:12]
+        if short in manifests:
+            found[request_id] = _look_at_manifests(batch, request_id, manifests[short])
+        elif short in checkpoints:
+            found[request_id] = Found(_look_at_checkpoint(batch, request_id))
+    return found
+
+
+def _look_at_manifests(batch: Batch, request_id: str, paths: Sequence[Path]) -> Found:
+    """The first manifest that holds; else what is wrong with the first."""
+    entries = [_look_at_manifest(batch, request_id, path) for path in paths]
+    return next((entry for entry in entries if not entry.damaged), entries[0])
+
+
+def _look_at_manifest(batch: Batch, request_id: str, path: Path) -> Found:
+    begun = _look_at_checkpoint(batch, request_id)
+    try:
+        manifest = read_manifest(path)
+    except CorruptError as error:
+        return Found(replace(begun, reason=str(error)), damaged=(path,))
+    if manifest.request_id != request_id:
+        return Found(replace(begun, reason=f"{path}: is of another request"), damaged=(path,))
+    if manifest.error is not None:
+        return Found(Progress("failed", begun.step, manifest.error.message), path)
+    image = check_image(batch.workspace, manifest)
+    if image.wrong:
+        png = image.path
+        return Found(replace(begun, reason=image.fault), damaged=(path, png) if png.exists() else (path,))
+    return Found(Progress("done", reason=image.fault), path, measurement=measure(manifest))
+
+
+def _look_at_checkpoint(batch: Batch, request_id: str) -> Progress:
+    folder = batch.checkpoint(request_id)
+    if not folder.is_dir():
+        return Progress()
+    loaded = load_checkpoint(folder)
+    if loaded.checkpoint is None:
+        return Progress(reason="; ".join(loaded.problems))
+    return Progress("begun", loaded.checkpoint.step)
+
+
+@dataclass(frozen=True)
+class CheckedImage:
+    """A PNG beside its manifest: `fault` says in one line what differs, `wrong` whether that is the picture itself."""
+
+    path: Path
+    fault: str = ""
+    wrong: bool = False
+
+
+def check_image(workspace: Path, manifest: Manifest) -> CheckedImage:
+    """Whether the PNG of a done image is the recorded file, or at least the recorded picture with other metadata.
+
+    Raises StorageError where it lies but cannot be read.
+    """
+    assert manifest.image is not None  # of a done image
+    path = workspace / manifest.image.path
+    if not path.exists():
+        return CheckedImage(path, f"{path}: missing", wrong=True)
+    with storage_errors(path):
+        data = path.read_bytes()
+    if (digest := sha256_bytes(data)) == manifest.image.sha256:
+        return CheckedImage(path)
+    fault = f"{path}: sha256 must be {manifest.image.sha256}, got {digest}"
+    try:
+        same = pixel_sha256(decode_pixels(data, str(path))) == manifest.image.pixel_sha256
+    except CorruptError:
+        same = False
+    return CheckedImage(path, f"{fault}: only metadata changed" if same else fault, wrong=not same)
+
+
+def find_dropped(batch: Batch) -> list[str]:
+    """Stems of the manifests in the job's folder whose images the job does not ask for (any more)."""
+    wanted = {request_id[:12] for request_id in batch.request_ids}
+    stems = (path.stem for path in sorted(batch.manifests.glob("*.json")))
+    return [stem for stem in stems if stem[-12:] not in wanted]
+
+
+def measure(manifest: Manifest) -> Measurement:
+    """What a finished image took."""
+    timings, request = manifest.timings, manifest.request
+    passes = sum(step.passes for step in manifest.steps)
+    return Measurement(request.width * request.height, passes, timings.denoise, timings.encode, timings.decode)
