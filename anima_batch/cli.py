@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TextIO
 import typer
 
 from anima_batch import __version__
-from anima_batch.errors import AnimaBatchError, StorageError, UsageError
+from anima_batch.errors import AnimaBatchError, ModelSetError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from anima_batch.audit import Audit
@@ -140,11 +140,13 @@ def list_models(workspace: Workspace = Path(), json: Json = False) -> None:
     """List the model sets of the workspace and the built-in ones."""
     from anima_batch import console, model_set
 
-    found = list(model_set.list_model_sets(workspace))
+    found = model_set.scan_model_sets(workspace)
     if json:
-        console.show_json([console.model_set_json(entry) for entry in found])
+        console.show_json([console.model_set_json(entry) for entry in found.sets])
     else:
-        console.show_model_sets(found)
+        console.show_model_sets(found.sets)
+    if found.problems:
+        raise ModelSetError("\n".join(found.problems))
 
 
 ModelSetName = Annotated[str, typer.Argument(help="A name in models/, a built-in one, or a path.", show_default=False)]

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ def xxh3_128_bytes(data: bytes | memoryview) -> str:
 
 
 def file_digests(path: Path, *, sha256: bool = True) -> tuple[str, str]:
-    """(sha256, xxh3_128) of a whole file in one read; sha256 is empty when not asked for."""
+    """(sha256, xxh3_128) of a whole regular file in one read; sha256 is empty when not asked for. Raises OSError."""
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device would never end
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     secure, fast = hashlib.sha256(), xxhash.xxh3_128()
     with path.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):

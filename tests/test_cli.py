@@ -173,3 +173,12 @@ def test_bench_checkpoint_measures_each_kind_of_history(workspace):
     assert [cost["policy"] for cost in costs] == ["full", "spectrum, denoised history", "spectrum, feature history"]
     assert all(cost["save_ms_median"] > 0 for cost in costs)
     assert "save ms" in workspace.run("bench", "checkpoint", "--width", "128", "--height", "128", "--steps", "6").stdout
+
+
+def test_a_broken_model_set_hides_none_of_the_others(workspace):
+    broken = workspace.folder / "models/broken/model_set.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    ended = workspace.run("models", "list", check=4)
+    assert "picture-book" in ended.stdout
+    assert "error: models/broken/model_set.json: " in ended.stderr

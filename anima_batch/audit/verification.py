@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from anima_batch.audit.auditor import Audit
 from anima_batch.batch import Batch, survey
-from anima_batch.store import load_checkpoint
 
 
 def verify_job(batch: Batch) -> Iterator[Audit]:
@@ -23,7 +22,6 @@ def verify_job(batch: Batch) -> Iterator[Audit]:
             progress = entry.progress  # the reason of a done image is what changed though its picture is whole
             changed = (progress.reason,) if progress.status == "done" and progress.reason else ()
             yield Audit(entry.path, {"status": progress.status}, changed)
-        folder = batch.checkpoint(request)
-        if folder.is_dir():
-            problems = load_checkpoint(folder).problems
-            yield Audit(folder, {"status": "begun", "step": entry.progress.step}, problems)
+        if entry.checkpoint_problems is not None:
+            facts = {"status": "begun", "step": entry.progress.step}
+            yield Audit(batch.checkpoint(request), facts, entry.checkpoint_problems)

@@ -9,20 +9,30 @@ from pathlib import Path
 from anima_batch.batch.opening import Batch
 from anima_batch.files import sha256_bytes, storage_errors
 from anima_batch.plan import Measurement, Progress
-from anima_batch.store import CorruptError, Manifest, decode_pixels, load_checkpoint, pixel_sha256, read_manifest
+from anima_batch.store import (
+    CorruptError,
+    Manifest,
+    decode_pixels,
+    load_checkpoint,
+    pixel_sha256,
+    read_manifest,
+    read_regular,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """What lies on disk for one image.
 
-    `path` is its manifest; `damaged` must be set aside before it is made again; `measurement` is of a done image.
+    `path` is its manifest; `damaged` must be set aside before it is made again; `measurement` is of a done image;
+    `checkpoint_problems` has a line for each checkpoint file that cannot be used, None where there is no checkpoint.
     """
 
     progress: Progress
     path: Path | None = None
     damaged: tuple[Path, ...] = ()
     measurement: Measurement | None = None
+    checkpoint_problems: tuple[str, ...] | None = None
 
 
 def survey(batch: Batch) -> dict[str, Found]:
@@ -37,44 +47,43 @@ def survey(batch: Batch) -> dict[str, Found]:
     found = {}
     for request_id in filter(None, batch.request_ids):
         short = request_id[:12]
+        begun = _look_at_checkpoint(batch, request_id) if short in checkpoints else Found(Progress())
         if short in manifests:
-            found[request_id] = _look_at_manifests(batch, request_id, manifests[short])
+            found[request_id] = _look_at_manifests(batch, request_id, manifests[short], begun)
         elif short in checkpoints:
-            found[request_id] = Found(_look_at_checkpoint(batch, request_id))
+            found[request_id] = begun
     return found
 
 
-def _look_at_manifests(batch: Batch, request_id: str, paths: Sequence[Path]) -> Found:
+def _look_at_checkpoint(batch: Batch, request_id: str) -> Found:
+    loaded = load_checkpoint(batch.checkpoint(request_id))
+    if loaded.checkpoint is None:
+        return Found(Progress(reason="; ".join(loaded.problems)), checkpoint_problems=loaded.problems)
+    return Found(Progress("begun", loaded.checkpoint.step), checkpoint_problems=loaded.problems)
+
+
+def _look_at_manifests(batch: Batch, request_id: str, paths: Sequence[Path], begun: Found) -> Found:
     """The first manifest that holds; else what is wrong with the first."""
-    entries = [_look_at_manifest(batch, request_id, path) for path in paths]
+    entries = [_look_at_manifest(batch, request_id, path, begun) for path in paths]
     return next((entry for entry in entries if not entry.damaged), entries[0])
 
 
-def _look_at_manifest(batch: Batch, request_id: str, path: Path) -> Found:
-    begun = _look_at_checkpoint(batch, request_id)
+def _look_at_manifest(batch: Batch, request_id: str, path: Path, begun: Found) -> Found:
+    def damaged(reason: str, *files: Path) -> Found:
+        return replace(begun, progress=replace(begun.progress, reason=reason), damaged=files)
+
     try:
         manifest = read_manifest(path)
     except CorruptError as error:
-        return Found(replace(begun, reason=str(error)), damaged=(path,))
+        return damaged(str(error), path)
     if manifest.request_id != request_id:
-        return Found(replace(begun, reason=f"{path}: is of another request"), damaged=(path,))
+        return damaged(f"{path}: is of another request", path)
     if manifest.error is not None:
-        return Found(Progress("failed", begun.step, manifest.error.message), path)
+        return replace(begun, progress=Progress("failed", begun.progress.step, manifest.error.message), path=path)
     image = check_image(batch.workspace, manifest)
     if image.wrong:
-        png = image.path
-        return Found(replace(begun, reason=image.fault), damaged=(path, png) if png.exists() else (path,))
-    return Found(Progress("done", reason=image.fault), path, measurement=measure(manifest))
-
-
-def _look_at_checkpoint(batch: Batch, request_id: str) -> Progress:
-    folder = batch.checkpoint(request_id)
-    if not folder.is_dir():
-        return Progress()
-    loaded = load_checkpoint(folder)
-    if loaded.checkpoint is None:
-        return Progress(reason="; ".join(loaded.problems))
-    return Progress("begun", loaded.checkpoint.step)
+        return damaged(image.fault, path, *([image.path] if image.path.exists() else []))
+    return replace(begun, progress=Progress("done", reason=image.fault), path=path, measurement=measure(manifest))
 
 
 @dataclass(frozen=True)
@@ -95,8 +104,11 @@ def check_image(workspace: Path, manifest: Manifest) -> CheckedImage:
     path = workspace / manifest.image.path
     if not path.exists():
         return CheckedImage(path, f"{path}: missing", wrong=True)
-    with storage_errors(path):
-        data = path.read_bytes()
+    try:
+        with storage_errors(path):
+            data = read_regular(path)
+    except CorruptError as error:
+        return CheckedImage(path, str(error), wrong=True)
     if (digest := sha256_bytes(data)) == manifest.image.sha256:
         return CheckedImage(path)
     fault = f"{path}: sha256 must be {manifest.image.sha256}, got {digest}"

@@ -15,7 +15,6 @@ from anima_batch.model_set.search import (
     built_in_folder,
     find_by_digest,
     find_model_set,
-    list_model_sets,
     scan_model_sets,
 )
 from anima_batch.model_set.store import (
@@ -44,7 +43,6 @@ __all__ = [
     "describe_component",
     "find_by_digest",
     "find_model_set",
-    "list_model_sets",
     "load_model_set",
     "scan_model_sets",
     "seal_model_set",

@@ -34,12 +34,6 @@ def scan_model_sets(workspace: Path) -> ModelSetScan:
     return ModelSetScan(tuple(sets), tuple(problems))
 
 
-def list_model_sets(workspace: Path) -> Iterator[ModelSet]:
-    """The sets of the workspace's `models/`, then the built-in ones, each by name."""
-    for folder in _set_folders(workspace):
-        yield load_model_set(folder)
-
-
 def _set_folders(workspace: Path) -> Iterator[Path]:
     for parent in (workspace / "models", built_in_folder()):
         yield from (path.parent for path in sorted(parent.glob(f"*/{FILE_NAME}")))
