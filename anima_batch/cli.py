@@ -41,15 +41,16 @@ Staging = Literal["auto", "on-demand", "ahead", "pinned", "resident"]
 @app.command()
 def plan(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
     """Show what a run would do, how long it takes and how much disk it needs; writes nothing."""
-    from anima_batch import batch, console
+    from anima_batch import batch
+    from anima_batch.console import results
 
     opened = batch.open_batch(job, workspace, draw=False)
     found = batch.plan_batch(opened, batch.survey(opened))
-    console.show_warnings(opened.warnings)
+    results.show_warnings(opened.warnings)
     if json:
-        console.show_json({**console.plan_json(found), "warnings": list(opened.warnings)})
+        results.show_json({**results.plan_json(found), "warnings": list(opened.warnings)})
     else:
-        console.show_plan(found)
+        results.show_plan(found)
 
 
 @app.command()
@@ -73,7 +74,8 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a job or go on with it; the same command again does what is left, and nothing when all is done."""
-    from anima_batch import console, runner
+    from anima_batch import runner
+    from anima_batch.console import events as progress
 
     flags = {"staging": staging, "pinned": pinned, "core_mask": core_mask, "threads": threads}
     options = runner.RunOptions(
@@ -83,22 +85,23 @@ def run(
         retry_failed=retry_failed,
         accept_environment=accept_environment,
     )
-    with runner.catch_stop_signals(console.show_stopping) as stop:
-        ended = console.show_run(runner.run_job(job, workspace, options, stop), events, json_result=json)
+    with runner.catch_stop_signals(progress.show_stopping) as stop:
+        ended = progress.show_run(runner.run_job(job, workspace, options, stop), events, json_result=json)
     raise typer.Exit(ended.exit_code)
 
 
 @app.command()
 def status(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
     """Show how many images are done, failed, begun (at which step) and waiting."""
-    from anima_batch import batch, console
+    from anima_batch import batch
+    from anima_batch.console import results
 
     opened = batch.open_batch(job, workspace, draw=False)
     found = batch.plan_batch(opened, batch.survey(opened))
     if json:
-        console.show_json(console.plan_json(found))
+        results.show_json(results.plan_json(found))
     else:
-        console.show_status(found)
+        results.show_status(found)
 
 
 @app.command()
@@ -123,14 +126,14 @@ def verify(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
 
 
 def _show_audits(audits: list[Audit], *, json: bool) -> None:
-    from anima_batch import console
+    from anima_batch.console import results
 
     if json:
-        console.show_json([console.audit_json(entry) for entry in audits])
+        results.show_json([results.audit_json(entry) for entry in audits])
     else:
         for entry in audits:
-            console.show_audit(entry)
-        console.show_line(f"{len(audits)} checked, {sum(bool(entry.differences) for entry in audits)} changed")
+            results.show_audit(entry)
+        results.show_line(f"{len(audits)} checked, {sum(bool(entry.differences) for entry in audits)} changed")
     if any(entry.differences for entry in audits):
         raise typer.Exit(3)
 
@@ -138,13 +141,14 @@ def _show_audits(audits: list[Audit], *, json: bool) -> None:
 @models.command("list")
 def list_models(workspace: Workspace = Path(), json: Json = False) -> None:
     """List the model sets of the workspace and the built-in ones."""
-    from anima_batch import console, model_set
+    from anima_batch import model_set
+    from anima_batch.console import results
 
     found = model_set.scan_model_sets(workspace)
     if json:
-        console.show_json([console.model_set_json(entry) for entry in found.sets])
+        results.show_json([results.model_set_json(entry) for entry in found.sets])
     else:
-        console.show_model_sets(found.sets)
+        results.show_model_sets(found.sets)
     if found.problems:
         raise ModelSetError("\n".join(found.problems))
 
@@ -155,39 +159,42 @@ ModelSetName = Annotated[str, typer.Argument(help="A name in models/, a built-in
 @models.command("show")
 def show_model(name: ModelSetName, workspace: Workspace = Path(), json: Json = False) -> None:
     """Show a model set's dimensions, sources, components and digests."""
-    from anima_batch import console, model_set
+    from anima_batch import model_set
+    from anima_batch.console import results
 
     found = model_set.find_model_set(name, workspace)
     if json:
-        console.show_json(console.model_set_json(found))
+        results.show_json(results.model_set_json(found))
     else:
-        console.show_model_set(found)
+        results.show_model_set(found)
 
 
 @models.command("seal")
 def seal_model(name: ModelSetName, workspace: Workspace = Path(), json: Json = False) -> None:
     """Record the digests that a model set's files have now, after a change that was meant."""
-    from anima_batch import console, model_set
+    from anima_batch import model_set
+    from anima_batch.console import results
 
     sealed = model_set.seal_model_set(model_set.find_model_set(name, workspace))
     if json:
-        console.show_json(console.model_set_json(sealed))
+        results.show_json(results.model_set_json(sealed))
     else:
-        console.show_line(f"{sealed.folder}: sealed, digest {sealed.digest}")
+        results.show_line(f"{sealed.folder}: sealed, digest {sealed.digest}")
 
 
 @models.command("verify")
 def verify_model(name: ModelSetName, workspace: Workspace = Path(), json: Json = False) -> None:
     """Read every file of a model set and compare it with both of its digests."""
-    from anima_batch import console, model_set
+    from anima_batch import model_set
+    from anima_batch.console import results
 
     found = model_set.find_model_set(name, workspace)
     problems = model_set.verify_model_set(found, sha256=True)
     if json:
-        console.show_json({"name": found.name, "digest": found.digest, "ok": not problems, "differences": problems})
+        results.show_json({"name": found.name, "digest": found.digest, "ok": not problems, "differences": problems})
     else:
         for line in problems or [f"{found.folder}: ok, digest {found.digest}"]:
-            console.show_line(line)
+            results.show_line(line)
     if problems:
         raise typer.Exit(3)
 
@@ -222,7 +229,7 @@ def convert(
     json: Json = False,
 ) -> None:
     """Make a model set of ONNX graphs from the official weights (needs the extra `convert`)."""
-    from anima_batch import console
+    from anima_batch.console import results
 
     try:
         from anima_batch.convert import arguments, build
@@ -247,11 +254,11 @@ def convert(
         vae_tile=vae_tile,
         dtype=dtype,
     )
-    made = build.convert_model_set(options, console.show_progress)
+    made = build.convert_model_set(options, results.show_progress)
     if json:
-        console.show_json(console.model_set_json(made))
+        results.show_json(results.model_set_json(made))
     else:
-        console.show_line(f"{made.folder}: digest {made.digest}")
+        results.show_line(f"{made.folder}: digest {made.digest}")
 
 
 @bench.command("checkpoint")
@@ -266,13 +273,13 @@ def bench_checkpoint(
     from dataclasses import asdict
 
     from anima_batch import bench as benchmarks
-    from anima_batch import console
+    from anima_batch.console import results
 
     costs = list(benchmarks.bench_checkpoint(workspace / "outputs", width, height, steps))
     if json:
-        console.show_json([asdict(cost) for cost in costs])
+        results.show_json([asdict(cost) for cost in costs])
     else:
-        console.show_checkpoint_costs(costs)
+        results.show_checkpoint_costs(costs)
 
 
 @app.callback(invoke_without_command=True)
@@ -313,9 +320,9 @@ def _call() -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
     except AnimaBatchError as error:
-        from anima_batch import console
+        from anima_batch.console import results
 
-        console.show_error(str(error))
+        results.show_error(str(error))
         return error.exit_code
     return 0
 
@@ -325,7 +332,7 @@ def _report_os_error(error: OSError) -> int:
     if error.errno == errno.EPIPE:  # whoever read stdout has seen enough; what is left in the buffer has nowhere to go
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-    from anima_batch import console
+    from anima_batch.console import results
 
-    console.show_error(f"{error.filename or 'stdout'}: {error.strerror or error}")
+    results.show_error(f"{error.filename or 'stdout'}: {error.strerror or error}")
     return UsageError.exit_code if error.errno == errno.ENAMETOOLONG else StorageError.exit_code

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anima_batch.batch.opening import Batch, sampling_key
+from anima_batch.batch.opening import Batch, sampling_key, without_collector
 from anima_batch.batch.survey import Found, measure
 from anima_batch.errors import AnimaBatchError
 from anima_batch.job import ImageRequest, JobImage
@@ -31,9 +31,9 @@ def plan_batch(batch: Batch, found: Mapping[str, Found], *, retry_failed: bool =
     triples = ((image, request_id, passes(image.request)) for image, request_id in batch.identified_images())
     progress = {request_id: entry.progress for request_id, entry in found.items()}
     largest = max((_checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
-    return make_plan(
-        triples, progress, _learn_rates(batch, found), checkpoint_bytes=2 * largest, retry_failed=retry_failed
-    )
+    rates = _learn_rates(batch, found)
+    with without_collector():
+        return make_plan(triples, progress, rates, checkpoint_bytes=2 * largest, retry_failed=retry_failed)
 
 
 def _one_a_kind(images: Sequence[JobImage]) -> list[JobImage]:

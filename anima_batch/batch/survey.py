@@ -44,7 +44,9 @@ def survey(batch: Batch) -> dict[str, Found]:
     for path in sorted(batch.manifests.glob("*.json")):
         manifests.setdefault(path.stem[-12:], []).append(path)
     checkpoints = {path.name for path in batch.outputs.glob(".checkpoints/*") if path.is_dir()}
-    found = {}
+    found: dict[str, Found] = {}
+    if not manifests and not checkpoints:
+        return found
     for request_id in filter(None, batch.request_ids):
         short = request_id[:12]
         begun = _look_at_checkpoint(batch, request_id) if short in checkpoints else Found(Progress())

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anima_batch.audit import Audit
-from anima_batch.bench import CheckpointCost
 from anima_batch.console.text import format_seconds, printable
-from anima_batch.model_set import ModelSet
-from anima_batch.plan import Plan, PlannedImage
+
+if TYPE_CHECKING:  # what is shown was made by whoever calls; a plan must not wait for the runtimes to be imported
+    from anima_batch.audit import Audit
+    from anima_batch.bench import CheckpointCost
+    from anima_batch.model_set import ModelSet
+    from anima_batch.plan import Plan, PlannedImage
 
 ROWS_SHOWN = 20  # of a plan; --json has all
 

@@ -124,6 +124,7 @@ class ImageRequest:
 
 
 REQUEST_FIELDS = tuple(field.name for field in fields(ImageRequest))
+_SLOTS = tuple((name, getattr(ImageRequest, name).__set__) for name in REQUEST_FIELDS)  # frozen has no other way
 
 
 def build_request(values: Mapping[str, Any]) -> ImageRequest:
@@ -132,9 +133,8 @@ def build_request(values: Mapping[str, Any]) -> ImageRequest:
     `values` holds each of REQUEST_FIELDS. A matrix repeats few values in many images: each is checked once.
     """
     request = object.__new__(ImageRequest)
-    write = object.__setattr__  # a frozen dataclass has no other way
-    for name in REQUEST_FIELDS:
-        write(request, name, values[name])
+    for name, write in _SLOTS:
+        write(request, values[name])
     return request
 
 
