@@ -1,0 +1,1 @@
+"""Trains the built-in model set on scenes that the project draws itself."""
