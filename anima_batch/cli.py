@@ -229,6 +229,7 @@ def convert(
     json: Json = False,
 ) -> None:
     """Make a model set of ONNX graphs from the official weights (needs the extra `convert`)."""
+    # Long for its options alone: each is an argument with its help.
     from anima_batch.console import results
 
     try:
