@@ -30,8 +30,3 @@ class SubgraphKey:
 def subgraph_keys(blocks: int) -> tuple[SubgraphKey, ...]:
     """All subgraphs in the order in which a pass runs them."""
     return tuple(SubgraphKey("transformer", block, branch) for block in range(blocks) for branch in BRANCHES)
-
-
-def latent_shape(width: int, height: int) -> tuple[int, int, int]:
-    """(channels, height, width) of the latents of a picture, given in pixels."""
-    return LATENT_CHANNELS, height // VAE_FACTOR, width // VAE_FACTOR
