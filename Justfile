@@ -28,6 +28,23 @@ measure:
     .venv/bin/anima-batch bench checkpoint
     {{python}} docs/measure.py
 
-# Kill a job at random moments, many times over
+# Kill a job at random moments, many times over, and once at every step of every policy with every signal
 kill rounds="10":
     for round in $(seq {{rounds}}); do .venv/bin/pytest -q tests/runner/test_kill.py || exit 1; done
+    KILL_EVERY=1 .venv/bin/pytest -q tests/runner/test_signals.py
+
+# A night in fast motion: 500 images, a sick runtime, kills, a full disk
+night *arguments:
+    PYTHONPATH=tests {{python}} -m crash.night {{arguments}}
+
+# Cut jobs short in every way there is: states of a file system model, injected errors, a logged disk, a virtual machine
+crash *arguments:
+    PYTHONPATH=tests {{python}} -m crash {{arguments}}
+
+# A tenth of each
+crash-quick *arguments:
+    PYTHONPATH=tests {{python}} -m crash --share 0.1 {{arguments}}
+
+# Hostile files for everything that reads: Hypothesis, and atheris where it is installed
+fuzz *arguments:
+    PYTHONPATH=tests {{python}} -m fuzz.campaign {{arguments}}

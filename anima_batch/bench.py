@@ -17,7 +17,7 @@ from anima_batch.errors import UsageError
 from anima_batch.files import make_folder
 from anima_batch.job import FullPolicy, ImageRequest, Policy, SpectrumPolicy
 from anima_batch.sampling import Array, Stream, initial_state, pack_state, sample
-from anima_batch.store import Checkpoint, save_checkpoint
+from anima_batch.store import Checkpoint, CheckpointFolder
 
 OFFICIAL_HIDDEN = 2048  # of the released transformer: the size of a feature history depends on it
 
@@ -85,13 +85,14 @@ def _measure_steps(name: str, request: ImageRequest, folder: Path) -> Checkpoint
     saves, totals, free, written = [], [], [], 0
     reports: list[str] = []
     histories: set[Path] = set()
+    checkpoints = CheckpointFolder(folder)
     started = time.perf_counter()
     for state, report in sample(request, model, first):
         sampled = time.perf_counter()
         reports.append(json.dumps(asdict(report)))
         tensors, meta = pack_state(state)
         content = {"sampler": meta, "log": reports}
-        save_checkpoint(folder, Checkpoint(state.step, state.step, tensors, content))
+        checkpoints.save(Checkpoint(state.step, state.step, tensors, content))
         ended = time.perf_counter()
         saves.append(ended - sampled)
         totals.append(ended - started)

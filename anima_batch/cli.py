@@ -71,13 +71,22 @@ def run(
         Literal["0", "1", "2", "0+1"] | None, typer.Option(help="Over the job's run.core_mask.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=0, help="Over the job's run.threads; 0: all.")] = None,
+    recycle: Annotated[int | None, typer.Option(min=0, help="Over the job's run.recycle; 0: never.")] = None,
+    deadline_seconds: Annotated[float | None, typer.Option(min=1, help="Over the job's run.deadline_seconds.")] = None,
     json: Json = False,
 ) -> None:
     """Run a job or go on with it; the same command again does what is left, and nothing when all is done."""
     from anima_batch import runner
     from anima_batch.console import events as progress
 
-    flags = {"staging": staging, "pinned": pinned, "core_mask": core_mask, "threads": threads}
+    flags = {
+        "staging": staging,
+        "pinned": pinned,
+        "core_mask": core_mask,
+        "threads": threads,
+        "recycle": recycle,
+        "deadline_seconds": deadline_seconds,
+    }
     options = runner.RunOptions(
         run_flags={name: value for name, value in flags.items() if value is not None},
         backend=backend,
@@ -150,7 +159,7 @@ def list_models(workspace: Workspace = Path(), json: Json = False) -> None:
     else:
         results.show_model_sets(found.sets)
     if found.problems:
-        raise ModelSetError("\n".join(found.problems))
+        raise ModelSetError(*found.problems)
 
 
 ModelSetName = Annotated[str, typer.Argument(help="A name in models/, a built-in one, or a path.", show_default=False)]
@@ -323,7 +332,7 @@ def _call() -> int:
     except AnimaBatchError as error:
         from anima_batch.console import results
 
-        results.show_error(str(error))
+        results.show_errors(error.lines)
         return error.exit_code
     return 0
 
@@ -335,5 +344,5 @@ def _report_os_error(error: OSError) -> int:
         return 1
     from anima_batch.console import results
 
-    results.show_error(f"{error.filename or 'stdout'}: {error.strerror or error}")
+    results.show_errors([f"{error.filename or 'stdout'}: {error.strerror or error}"])
     return UsageError.exit_code if error.errno == errno.ENAMETOOLONG else StorageError.exit_code

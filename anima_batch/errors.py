@@ -6,9 +6,20 @@ from collections.abc import Sequence
 
 
 class AnimaBatchError(Exception):
-    """One line: where, what is wrong, what was got, what is allowed or what to run next."""
+    """A line for each fault: where, what is wrong, what was got, what is allowed or what to run next.
+
+    Each line is an argument of its own: file names may hold line ends.
+    """
 
     exit_code = 1
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One a fault."""
+        return tuple(map(str, self.args))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
 
 
 class UsageError(AnimaBatchError):
@@ -23,7 +34,7 @@ class JobError(AnimaBatchError):
     exit_code = 2
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
+        super().__init__(*problems)
         self.problems = tuple(problems)
 
 
@@ -51,6 +62,12 @@ class BackendError(AnimaBatchError):
     exit_code = 4
 
 
+class WorkerError(AnimaBatchError):
+    """The model's process cannot be started or ended, whatever the image."""
+
+    exit_code = 4
+
+
 class EnvironmentChangedError(AnimaBatchError):
     """A checkpoint was made by another runtime, driver or NumPy than the one at hand."""
 
@@ -58,9 +75,13 @@ class EnvironmentChangedError(AnimaBatchError):
 
 
 class StorageError(AnimaBatchError):
-    """The disk is full, read-only or failing."""
+    """The disk is full, read-only or failing; `errno` is the system's number where there is one."""
 
     exit_code = 5
+
+    def __init__(self, message: str, *, errno: int | None = None) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
 class FolderLockedError(AnimaBatchError):

@@ -58,9 +58,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder and its parents, each made durable in its own parent."""
-    if folder.is_dir():
-        return
+    """Create the folder and its parents, each made durable in its own parent; one that exists is made durable too.
+
+    A process that was killed between its mkdir and the sync leaves a folder that a power cut may still take, with all
+    that was put in it since. It went no deeper, so the parents of what exists are durable.
+    """
+    with storage_errors(folder):
+        if folder.is_dir():
+            with contextlib.suppress(PermissionError):  # then we cannot have made it: the sync after mkdir fails too
+                sync_folder(folder.parent)
+            return
     make_folder(folder.parent)
     with storage_errors(folder):
         folder.mkdir(exist_ok=True)
@@ -70,24 +77,39 @@ def make_folder(folder: Path) -> None:
 def write_atomic(path: Path, data: bytes) -> None:
     """Write the file so that at any power cut it holds either its old bytes or all of `data`.
 
-    `<name>.tmp` in the same folder, write, fsync, close, rename, fsync of the folder. A temporary file that could not
-    be written is removed (a full disk gets its space back), never synced again: a retried fsync may report success for
-    lost pages. Raises StorageError.
+    `<name>.tmp` in the same folder, write, fsync, close, rename, fsync of the folder. After an I/O error all of it is
+    done once more with a fresh file, since a retried fsync of the same one may report success for lost pages. A
+    temporary file that could not be written is removed: a full disk gets its space back. Raises StorageError.
     """
-    temporary = path.with_name(path.name + ".tmp")
     with storage_errors(path):
         try:
-            _write_synced(temporary, data)
-        except OSError:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+            _replace(path, data)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            _replace(path, data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        _write_synced(temporary, data)
         temporary.rename(path)
-        sync_folder(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(path.parent)
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    # O_EXCL: always a file of our own, never one whose pages were lost before, a link's target or another name's file.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except FileExistsError:  # a process that was killed left it
+        path.unlink()
+        descriptor = os.open(path, flags, 0o644)
     try:
         view = memoryview(data)
         while view:
@@ -119,6 +141,11 @@ def set_aside(path: Path) -> Path:
     return target
 
 
+def is_disk_full(error: StorageError) -> bool:
+    """Whether a write failed for want of room, which may come back, and not because the storage fails."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into a StorageError that names the path and what to do."""
@@ -131,7 +158,7 @@ def storage_errors(path: Path) -> Iterator[None]:
             errno.EROFS: "remount it writable, then run the same command again",
             errno.EIO: "the storage is failing: check the kernel log and copy the folder away",
         }.get(error.errno or 0, "everything written before is kept; mend it and run the same command again")
-        raise StorageError(f"{path}: {error.strerror or error}: {advice}") from error
+        raise StorageError(f"{path}: {error.strerror or error}: {advice}", errno=error.errno) from error
 
 
 @contextlib.contextmanager
@@ -173,10 +200,23 @@ def _lock_holder(status: os.stat_result) -> int | None:
     return None
 
 
-def read_json(path: Path, *, what: str, error: Callable[[str], Exception]) -> Any:  # noqa: ANN401 - any JSON value
+def read_bounded(path: Path, limit_bytes: int) -> bytes:
+    """The bytes of a regular file of at most so many; raises OSError, for a larger or another kind of file too.
+
+    A pipe or a device would never end, and a file that is far too large would only fill the memory.
+    """
+    status = path.stat()  # before it is opened: a pipe would wait for its other side
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if status.st_size > limit_bytes:
+        raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(path))
+    return path.read_bytes()
+
+
+def read_json(path: Path, *, what: str, error: Callable[[str], Exception], limit_bytes: int = 1 << 28) -> Any:  # noqa: ANN401 - any JSON value
     """The JSON value of a file, or `error` with one line that names the file and the fault."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bounded(path, limit_bytes).decode("utf-8"))
     except OSError as cause:
         raise error(f"{path}: {what} cannot be read: {cause.strerror}") from cause
     except (ValueError, RecursionError) as cause:  # RecursionError: thousands of brackets

@@ -125,10 +125,11 @@ class PlannedImage:
 
 @dataclass(frozen=True)
 class Plan:
-    """All images of a job in order; `checkpoint_bytes` is what the largest one's checkpoints take."""
+    """All images of a job in order; what the largest one's checkpoints take, and the embeddings of one prompt."""
 
     images: tuple[PlannedImage, ...]
     checkpoint_bytes: int = 0
+    embeds_bytes: int = 0
 
     @property
     def pending(self) -> tuple[PlannedImage, ...]:
@@ -155,10 +156,18 @@ class Plan:
         return self.disk_bytes_of(self.pending)
 
     def disk_bytes_of(self, pending: Sequence[PlannedImage]) -> int:
-        """What a part of them will need: pictures, manifests, and the checkpoints of one image at a time."""
+        """What a part of them will need: pictures, manifests, prompts, and the checkpoints of one image at a time."""
         pixels = sum(planned.pixels for planned in pending)
         checkpoints = self.checkpoint_bytes if pending else 0
-        return int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + checkpoints
+        embeds = self.embeds_bytes * _count_prompts(pending)
+        return int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + embeds + checkpoints
+
+
+def _count_prompts(pending: Sequence[PlannedImage]) -> int:
+    """Different texts that may still have to be encoded."""
+    requests = [planned.image.request for planned in pending if planned.encodes]
+    prompts = {request.prompt for request in requests}
+    return len(prompts | {request.negative_prompt for request in requests if request.guidance_scale != 1.0})
 
 
 @dataclass(frozen=True)
@@ -200,6 +209,7 @@ def make_plan(
     rates: Rates,
     *,
     checkpoint_bytes: int = 0,
+    embeds_bytes: int = 0,
     retry_failed: bool = False,
 ) -> Plan:
     """The plan for (image, request id, passes of each step); an id that `progress` lacks is waiting."""
@@ -208,7 +218,7 @@ def make_plan(
         _plan_image(image, request_id, passes, progress.get(request_id, waiting), estimate, retry_failed=retry_failed)
         for image, request_id, passes in images
     )
-    return Plan(planned, checkpoint_bytes)
+    return Plan(planned, checkpoint_bytes, embeds_bytes)
 
 
 def _plan_image(

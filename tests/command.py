@@ -18,7 +18,15 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.environment = dict(ENVIRONMENT)
         (folder / "jobs").mkdir(parents=True, exist_ok=True)
+
+    def make_faults(self, *faults: dict[str, Any]) -> None:
+        """Let the worker of later runs fail on purpose (see backends.faults); those of `times` in all, not a run."""
+        for number, fault in enumerate(faults):
+            if "times" in fault:
+                fault.setdefault("ledger", str(self.folder / f"fault-{number}"))
+        self.environment["ANIMA_BATCH_FAULTS"] = json.dumps(faults)
 
     def write_job(self, text: str, name: str = "job") -> str:
         """The job's path, as one gives it on the command line."""
@@ -29,7 +37,7 @@ class Workspace:
     def run(self, *arguments: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
         """The ended command; its exit code must be `check`, and no traceback may show."""
         ended = subprocess.run(
-            [*COMMAND, *arguments], cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300
+            [*COMMAND, *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300
         )
         assert "Traceback" not in ended.stderr, ended.stderr
         assert check is None or ended.returncode == check, ended.stderr + ended.stdout
@@ -40,7 +48,7 @@ class Workspace:
         return subprocess.Popen(
             [*COMMAND, *arguments],
             cwd=self.folder,
-            env=ENVIRONMENT,
+            env=self.environment,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from command import Workspace
+from small_disk import SmallDisk, mounted_disk
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +19,25 @@ def need_tool() -> Callable[[str], str]:
     def find(name: str) -> str:
         if path := shutil.which(name):
             return path
-        reason = f"needs the system tool {name}: install it (.ci/run does)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _refuse(f"needs the system tool {name}: install it (.ci/run does)")
+        raise AssertionError
 
     return find
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path, need_tool: Callable[[str], str]) -> Iterator[SmallDisk]:
+    """A file system of 8 MiB, of each kind."""
+    if os.geteuid() != 0:
+        _refuse("needs root, to mount a file system")
+    with mounted_disk(request.param, tmp_path, need_tool("mkfs.ext4")) as disk:
+        yield disk
+
+
+def _refuse(reason: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from anima_batch.bench import bench_checkpoint
 from anima_batch.errors import StorageError, UsageError
-from anima_batch.store import Checkpoint, save_checkpoint
+from anima_batch.store import Checkpoint, CheckpointFolder
 
 LATENT_BYTES = 4 * 16 * 16 * 16  # of a picture of 128 x 128
 FEATURE_BYTES = 4 * 64 * 2048  # of one stream of it
@@ -46,7 +46,7 @@ def test_the_bytes_a_step_are_those_that_were_written(costs):
 
 def test_nothing_is_left_in_the_folder_not_even_of_a_bench_that_was_killed(tmp_path):
     tensors = {"latents": np.zeros(1, np.float32), "history.50.0": np.zeros(1_000_000, np.float32)}
-    save_checkpoint(tmp_path / ".bench-checkpoint", Checkpoint(2, 2, tensors, {}))
+    CheckpointFolder(tmp_path / ".bench-checkpoint").save(Checkpoint(2, 2, tensors, {}))
     costs = list(bench_checkpoint(tmp_path, 128, 128, 2))
     assert list(tmp_path.iterdir()) == []
     assert costs[0].bytes_per_step < 100_000

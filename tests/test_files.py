@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 import xxhash
+from small_disk import SmallDisk
 
 from anima_batch.errors import FolderLockedError, ModelSetError, StorageError
 from anima_batch.files import (
     canonical_json,
     file_digests,
+    is_disk_full,
     lock_folder,
     make_folder,
     read_json,
@@ -34,6 +36,12 @@ from pathlib import Path
 from anima_batch.files import write_atomic
 write_atomic(Path(sys.argv[1]), b"data")
 """
+MAKE_FOLDER = """
+import sys
+from pathlib import Path
+from anima_batch.files import make_folder
+make_folder(Path(sys.argv[1]))
+"""
 HOLD_LOCK = """
 import sys, time
 from pathlib import Path
@@ -42,22 +50,6 @@ with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 256 KiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], check=False, capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 @pytest.fixture
@@ -127,7 +119,7 @@ def test_write_atomic_syncs_the_file_before_the_rename_and_the_folder_after_it(
     folder = re.escape(str(tmp_path))
     told = [line for line in log.read_text().splitlines() if str(tmp_path) in line]
     wanted = [
-        rf'openat\(.*"{folder}/f\.tmp", O_WRONLY\|O_CREAT\|O_TRUNC.* = \d+',
+        rf'openat\(.*"{folder}/f\.tmp", O_WRONLY\|O_CREAT\|O_EXCL.* = \d+',
         rf'write\(\d+<{folder}/f\.tmp>, "data", 4\) += 4',
         rf"fsync\(\d+<{folder}/f\.tmp>\) += 0",
         rf"close\(\d+<{folder}/f\.tmp>\) += 0",
@@ -141,49 +133,123 @@ def test_write_atomic_syncs_the_file_before_the_rename_and_the_folder_after_it(
         assert re.match(pattern, line), f"{line} is not {pattern}"
 
 
-def test_a_full_disk_keeps_the_old_file_and_gets_its_space_back(small_disk: Path):
-    path = small_disk / "f"
+def test_a_full_disk_keeps_the_old_file_and_gets_its_space_back(small_disk: SmallDisk):
+    path = small_disk.folder / "f"
     write_atomic(path, b"old")
+    small_disk.fill(leave=250_000)
     with pytest.raises(StorageError, match=r"/f: No space left on device: free some space, then") as caught:
         write_atomic(path, bytes(400_000))
-    assert isinstance(caught.value.__cause__, OSError)
-    assert caught.value.__cause__.errno == errno.ENOSPC
+    assert caught.value.errno == errno.ENOSPC
+    assert is_disk_full(caught.value)
     assert path.read_bytes() == b"old"
-    write_atomic(small_disk / "g", bytes(200_000))
-    assert (small_disk / "g").stat().st_size == 200_000
+    write_atomic(small_disk.folder / "g", bytes(200_000))
+    assert (small_disk.folder / "g").stat().st_size == 200_000
 
 
-def test_a_disk_that_became_read_only_keeps_the_old_file(small_disk: Path):
-    path = small_disk / "f"
+def test_a_disk_that_became_read_only_keeps_the_old_file(small_disk: SmallDisk):
+    path = small_disk.folder / "f"
     write_atomic(path, b"old")
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    with pytest.raises(StorageError, match=r"/f: Read-only file system: remount it writable, then"):
+    small_disk.remount("ro")
+    with pytest.raises(StorageError, match=r"/f: Read-only file system: remount it writable, then") as caught:
         write_atomic(path, b"new")
+    assert not is_disk_full(caught.value)
     assert path.read_bytes() == b"old"
 
 
-@pytest.mark.parametrize("fault", ["ENOSPC", "EIO", "EROFS"])
+def trace_write(strace: str, path: Path, *faults: str) -> tuple[str, list[str]]:
+    """(stderr, [call and file]) of a write of `path` in a process of its own, with errors injected."""
+    log = path.with_name("trace.log")
+    command = [strace, "-y", "-e", "trace=openat,fsync,/^rename", *faults, "-o", log, sys.executable, "-c", WRITE, path]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    told = [line for line in log.read_text().splitlines() if str(path.parent) in line]
+    calls = [re.match(rf'(\w+)\(.*?{re.escape(str(path.parent))}([\w/.]*)[">]', line) for line in told]
+    return done.stderr, [f"{call[1]} {call[2]}".strip() for call in calls if call]
+
+
+IN_FULL = ["openat /f.tmp", "fsync /f.tmp", "rename /f.tmp", "openat", "fsync"]
+
+
+@pytest.mark.parametrize("fault", ["ENOSPC", "EROFS"])
 def test_a_failed_fsync_is_not_repeated_and_the_old_file_stays(
     tmp_path: Path, need_tool: Callable[[str], str], fault: str
 ):
     (tmp_path / "f").write_bytes(b"old")
-    log = tmp_path / "trace.log"
-    command = [need_tool("strace"), "-e", "trace=fsync,/^rename", "-e", f"inject=fsync:error={fault}", "-o", log]
-    done = subprocess.run(
-        [*command, sys.executable, "-c", WRITE, tmp_path / "f"], check=False, capture_output=True, text=True
-    )
-    assert "StorageError" in done.stderr
-    calls = [line for line in log.read_text().splitlines() if line.startswith(("fsync", "rename"))]
-    assert len(calls) == 1
-    assert calls[0].startswith("fsync")
+    told, calls = trace_write(need_tool("strace"), tmp_path / "f", "-e", f"inject=fsync:error={fault}")
+    assert "StorageError" in told
+    assert calls == ["openat /f.tmp", "fsync /f.tmp"]
     assert (tmp_path / "f").read_bytes() == b"old"
     assert not (tmp_path / "f.tmp").exists()
+
+
+def test_after_an_io_error_one_fresh_file_is_tried(tmp_path: Path, need_tool: Callable[[str], str]):
+    told, calls = trace_write(need_tool("strace"), tmp_path / "f", "-e", "inject=fsync:error=EIO:when=1")
+    assert told == ""
+    assert calls == ["openat /f.tmp", "fsync /f.tmp", *IN_FULL]
+    assert (tmp_path / "f").read_bytes() == b"data"
+
+
+def test_a_folder_that_could_not_be_synced_gets_a_fresh_file_before_it_is_synced_again(
+    tmp_path: Path, need_tool: Callable[[str], str]
+):
+    told, calls = trace_write(need_tool("strace"), tmp_path / "f", "-e", "inject=fsync:error=EIO:when=2")
+    assert told == ""
+    assert calls == [*IN_FULL, *IN_FULL]
+
+
+@pytest.mark.parametrize("fault", ["fsync:error=EIO", "/^rename:error=EIO"])
+def test_a_second_io_error_is_the_end_and_the_old_file_stays(
+    tmp_path: Path, need_tool: Callable[[str], str], fault: str
+):
+    (tmp_path / "f").write_bytes(b"old")
+    told, calls = trace_write(need_tool("strace"), tmp_path / "f", "-e", f"inject={fault}")
+    assert "f: Input/output error: the storage is failing: " in told
+    assert calls.count("openat /f.tmp") == calls.count("fsync /f.tmp") == 2
+    assert (tmp_path / "f").read_bytes() == b"old"
+    assert not (tmp_path / "f.tmp").exists()
+
+
+def test_a_temporary_file_is_always_a_new_one(tmp_path: Path):
+    (tmp_path / "elsewhere").write_bytes(b"a user's")
+    (tmp_path / "f.tmp").symlink_to(tmp_path / "elsewhere")
+    os.link(tmp_path / "elsewhere", tmp_path / "g.tmp")
+    for name in ("f", "g"):
+        write_atomic(tmp_path / name, b"data")
+        assert (tmp_path / name).read_bytes() == b"data"
+        assert not (tmp_path / name).is_symlink()
+    assert (tmp_path / "elsewhere").read_bytes() == b"a user's"
+
+
+def test_a_folder_in_the_place_of_the_file_is_named_and_stays(tmp_path: Path):
+    (tmp_path / "f").mkdir()
+    with pytest.raises(StorageError, match="/f: Is a directory: "):
+        write_atomic(tmp_path / "f", b"data")
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
 def test_make_folder_makes_the_parents_and_may_be_called_again(tmp_path: Path):
     make_folder(tmp_path / "a" / "b" / "c")
     make_folder(tmp_path / "a" / "b" / "c")
     assert (tmp_path / "a" / "b" / "c").is_dir()
+
+
+def synced_folders(strace: str, folder: Path, log: Path) -> list[str]:
+    """The folders that make_folder syncs in a process of its own, in order."""
+    command = [strace, "-y", "-e", "trace=fsync", "-o", log, sys.executable, "-c", MAKE_FOLDER, folder]
+    subprocess.run(command, check=True)
+    return re.findall(r"^fsync\(\d+<(.*)>\) += 0$", log.read_text(), re.MULTILINE)
+
+
+def test_make_folder_syncs_each_parent_of_a_new_folder(tmp_path: Path, need_tool: Callable[[str], str]):
+    (tmp_path / "w").mkdir()
+    wanted = [str(tmp_path), f"{tmp_path}/w", f"{tmp_path}/w/a"]
+    assert synced_folders(need_tool("strace"), tmp_path / "w" / "a" / "b", tmp_path / "log") == wanted
+
+
+def test_make_folder_syncs_the_parent_of_a_folder_that_a_killed_process_may_have_left(
+    tmp_path: Path, need_tool: Callable[[str], str]
+):
+    (tmp_path / "w" / "a").mkdir(parents=True)
+    assert synced_folders(need_tool("strace"), tmp_path / "w" / "a", tmp_path / "log") == [f"{tmp_path}/w"]
 
 
 def test_make_folder_says_so_when_a_file_is_in_its_place(tmp_path: Path):

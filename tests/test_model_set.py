@@ -367,7 +367,7 @@ def test_every_missing_truncated_and_replaced_file_is_listed(copy_set):
     (folder / COMPONENTS[-1]).mkdir()
     missing, cut, replaced = verify_model_set(load_model_set(folder))
     assert missing == f"{folder / COMPONENTS[0]}: qwen.tokenizer: No such file or directory"
-    assert cut.startswith(f"{folder / COMPONENTS[3]}: t5.tokenizer: xxh3_128 must be ")
+    assert cut.startswith(f"{folder / COMPONENTS[3]}: t5.tokenizer: bytes must be ")
     assert replaced == f"{folder / COMPONENTS[-1]}: vae.decoder: must be a regular file"
 
 

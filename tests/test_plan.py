@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anima_batch.job import ImageRequest, JobImage
@@ -140,6 +140,7 @@ PROGRESS = st.one_of(
 )
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(
     found=st.lists(st.tuples(PROGRESS, st.sampled_from([128, 192, 256])), max_size=12),
     encode=st.floats(0, 100),
@@ -165,6 +166,31 @@ def test_the_disk_holds_every_pending_picture_and_manifest_and_one_images_checkp
     plan = make_plan(entries, {entries[0][1]: Progress("done")}, KNOWN, checkpoint_bytes=1_000_000)
     pictures = 3 * (SMALL + WIDE) * 0.75
     assert plan.disk_bytes == pictures + 2 * MANIFEST_BYTES + 1_000_000
+
+
+def test_the_disk_holds_the_embeddings_of_each_prompt_that_may_still_be_encoded():
+    def entry(number, prompt, negative_prompt="", guidance_scale=4.0):
+        request = ImageRequest(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            guidance_scale=guidance_scale,
+            seed=number,
+            width=128,
+            height=128,
+        )
+        return JobImage(request, prompt, "full"), f"{number:064x}", PASSES
+
+    entries = [
+        entry(1, "a boat", "blurry"),
+        entry(2, "a boat", "blurry"),
+        entry(3, "blurry", "blurry"),
+        entry(4, "an owl", "unused", guidance_scale=1.0),
+        entry(5, "encoded", "before"),
+        entry(6, "finished", "before"),
+    ]
+    progress = {entries[4][1]: Progress("begun", 2), entries[5][1]: Progress("done")}
+    without = make_plan(entries, progress, KNOWN).disk_bytes
+    assert make_plan(entries, progress, KNOWN, embeds_bytes=1_000_000).disk_bytes == without + 3_000_000
 
 
 def test_nothing_pending_needs_no_disk():

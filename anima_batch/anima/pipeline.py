@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
 
+from anima_batch.anima.conditioning import Conditioning
 from anima_batch.anima.config import PATCH, VAE_FACTOR, subgraph_keys
 from anima_batch.anima.ops import Array
 from anima_batch.anima.sessions import open_session
@@ -28,28 +27,6 @@ from anima_batch.model_set import ModelSet
 
 RESIDENT_SHARE = 0.25  # of the available memory that graphs may take on disk before "auto" opens them on demand
 NPU_ADDRESS_BYTES = 4 << 30  # the NPU's one IOMMU domain: however much memory there is, contexts must fit in here
-
-
-@dataclass(frozen=True)
-class Conditioning:
-    """What the prompts became, each (context_rows, C) float32; the negative one is None where no pass uses it."""
-
-    prompt_embeds: Array
-    negative_prompt_embeds: Array | None
-
-    @property
-    def streams(self) -> Mapping[str, Array]:
-        """By the name of the CFG stream."""
-        cond = {"cond": self.prompt_embeds}
-        return cond if self.negative_prompt_embeds is None else {**cond, "uncond": self.negative_prompt_embeds}
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the streams' bytes in the order cond, uncond."""
-        digest = hashlib.sha256()
-        for array in self.streams.values():
-            digest.update(array.tobytes())
-        return digest.hexdigest()
 
 
 class Pipeline:
@@ -93,26 +70,30 @@ class Pipeline:
         self._staging.close()
 
 
-def open_pipeline(model_set: ModelSet, backend_name: str, run: RunSpec) -> Pipeline:
-    """The pipeline of a model set; `backend_name` is "auto", "onnx" or "rknn".
+def open_pipeline(
+    model_set: ModelSet, backend_name: str, run: RunSpec, wrap: Callable[[Backend], Backend] | None = None
+) -> Pipeline:
+    """The pipeline of a model set; `backend_name` is "auto", "onnx" or "rknn", `wrap` puts a backend round each other.
 
     Raises UsageError, BackendError or ModelSetError.
     """
-    cpu = OnnxBackend(run.threads)
+    cpu: Backend = OnnxBackend(run.threads)
     backend = _choose_backend(model_set, backend_name, run, cpu)
+    if wrap is not None:
+        cpu, backend = wrap(cpu), wrap(backend)
     roles = [key.role for key in subgraph_keys(model_set.description.transformer.blocks)]
     paths = {role: model_set.path(role, backend.suffix) for role in roles}
     room = _room_bytes(backend.name, available_bytes())
     keep = _choose_kept(run, roles, sum(path.stat().st_size for path in paths.values() if path.is_file()), room)
     staging = Staging(lambda role: open_session(backend, model_set, role), keep)
-    if backend is not cpu:
+    if backend.name != OnnxBackend.name:
         # The board's runtime tells its versions only after it opened a graph; every image and checkpoint records them.
         with staging.session(roles[0]):
             pass
     return Pipeline(model_set, backend, cpu, staging)
 
 
-def _choose_backend(model_set: ModelSet, name: str, run: RunSpec, cpu: OnnxBackend) -> Backend:
+def _choose_backend(model_set: ModelSet, name: str, run: RunSpec, cpu: Backend) -> Backend:
     on_board = find_spec("rknnlite") is not None and model_set.has(RknnBackend.suffix)
     if name == "rknn" or (name == "auto" and on_board):
         return RknnBackend(run.core_mask)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from anima_batch.anima.ops import Array
 from anima_batch.anima.sessions import open_session
-from anima_batch.backends.base import Backend
+from anima_batch.backends.base import Backend, check_output
 from anima_batch.errors import ModelSetError
 from anima_batch.model_set import ModelSet, TextConfig
 
@@ -119,7 +119,8 @@ def run_qwen(prompts: Sequence[Sequence[int]], model_set: ModelSet, backend: Bac
         for index, (ids, x) in enumerate(zip(prompts, embedded, strict=True)):
             if ids:
                 cos, sin = rotary_1d(len(ids), config.head_dim, config.rope_theta)
-                states[index] = session.run({"x": x, "cos": cos, "sin": sin, "mask": causal_mask(len(ids))})
+                output = session.run({"x": x, "cos": cos, "sin": sin, "mask": causal_mask(len(ids))})
+                states[index] = check_output("qwen.model", output, x.shape)
     return states
 
 
@@ -137,7 +138,8 @@ def run_adapter(
             cos, sin = rotary_1d(len(ids), config.adapter_head_dim, config.adapter_rope_theta)
             states_cos, states_sin = rotary_1d(source.shape[1], config.adapter_head_dim, config.adapter_rope_theta)
             feeds = {"x": gather_rows(path, ids), "cos": cos, "sin": sin}
-            rows = session.run({**feeds, "states": source, "states_cos": states_cos, "states_sin": states_sin})[0]
+            output = session.run({**feeds, "states": source, "states_cos": states_cos, "states_sin": states_sin})
+            rows = check_output("adapter.model", output, feeds["x"].shape)[0]
             contexts.append(np.pad(rows, ((0, config.context_rows - len(rows)), (0, 0))))
     return contexts
 

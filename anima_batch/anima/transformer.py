@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from anima_batch.anima import ops
 from anima_batch.anima.config import BRANCHES, PATCH, Branch, SubgraphKey
 from anima_batch.anima.ops import Array
+from anima_batch.backends.base import check_output
 from anima_batch.backends.staging import Staging
 from anima_batch.errors import ModelSetError
 from anima_batch.model_set import TransformerConfig
@@ -88,10 +89,11 @@ class Transformer:
         for block in range(self.config.blocks):
             for index, branch in enumerate(BRANCHES):
                 shift, one_plus_scale, gate = self.modulation.branches[step, block, index]
-                with self.staging.session(SubgraphKey("transformer", block, branch).role) as session:
+                role = SubgraphKey("transformer", block, branch).role
+                with self.staging.session(role) as session:
                     for residual, stream in zip(hidden, streams, strict=True):
                         z = ops.modulate(residual, one_plus_scale, shift)
-                        y = session.run(self._feeds(branch, z, stream))
+                        y = check_output(role, session.run(self._feeds(branch, z, stream)), (1, *z.shape))
                         np.add(residual, gate * y[0].astype(np.float32, copy=False), out=residual)
         return hidden
 

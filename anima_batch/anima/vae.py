@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anima_batch.anima.config import VAE_FACTOR
-from anima_batch.backends.base import Session
+from anima_batch.backends.base import Session, check_output
 from anima_batch.errors import BackendError
 from anima_batch.model_set import VaeConfig
 
@@ -67,14 +67,13 @@ def decode_raw(session: Session, z: Array, tile: int | None) -> Array:
     """The decoder's own output, float32 (3, 8h, 8w), nominally -1 to 1, for z (16, h, w); `tile` in latent pixels."""
     _, height, width = z.shape
     if tile is None or (tile >= height and tile >= width):
-        whole: Array = session.run({"z": z[None]})[0]
-        return whole
+        return _run(session, z[None])
     rows, columns = plan_tiles(height, tile), plan_tiles(width, tile)
     image = np.zeros((3, VAE_FACTOR * height, VAE_FACTOR * width), np.float32)
     for top, row_weights in _spans(rows):
         for left, column_weights in _spans(columns):
             part = z[None, :, top : top + rows.tile, left : left + columns.tile]
-            pixels = session.run({"z": np.ascontiguousarray(part)})[0]
+            pixels = _run(session, np.ascontiguousarray(part))
             target = image[
                 :,
                 VAE_FACTOR * top : VAE_FACTOR * (top + rows.tile),
@@ -82,6 +81,14 @@ def decode_raw(session: Session, z: Array, tile: int | None) -> Array:
             ]
             target += pixels * row_weights[:, None] * column_weights
     return image
+
+
+def _run(session: Session, z: Array) -> Array:
+    height, width = z.shape[2:]
+    pixels: Array = check_output("vae.decoder", session.run({"z": z}), (1, 3, VAE_FACTOR * height, VAE_FACTOR * width))[
+        0
+    ]
+    return pixels
 
 
 def _spans(plan: TilePlan) -> Iterator[tuple[int, Array]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
+from anima_batch.batch import PNG_BYTES
 from anima_batch.errors import AnimaBatchError
 from anima_batch.files import sha256_bytes, storage_errors
 from anima_batch.model_set import FILE_NAME, Component, ModelSet, Source
@@ -23,8 +24,6 @@ from anima_batch.store import (
     read_png,
     read_regular,
 )
-
-PNG_BYTES = 1 << 30  # more is none of ours, and would only fill the memory
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from anima_batch.errors import BackendError
+
 Array = npt.NDArray[Any]
 
 
@@ -78,3 +80,11 @@ def check_feeds(where: str, specs: tuple[TensorSpec, ...], feeds: Mapping[str, A
             if got != (wanted if isinstance(wanted, int) else symbols.setdefault(wanted, got)):
                 return f"{where}: input {spec.name} must have shape {spec.shape}, got {array.shape}"
     return None
+
+
+def check_output(where: str, output: object, shape: tuple[int, ...]) -> Array:
+    """The output of a run if it is an array of that shape; raises BackendError, since a sick runtime gives anything."""
+    if isinstance(output, np.ndarray) and output.shape == shape:
+        return output
+    got = f"shape {output.shape}" if isinstance(output, np.ndarray) else type(output).__name__
+    raise BackendError(f"{where}: its output must have shape {shape}, got {got}")

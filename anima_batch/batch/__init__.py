@@ -3,9 +3,10 @@
 from anima_batch.batch.opening import Batch, open_batch
 from anima_batch.batch.pin import Pin, read_pin, write_pin
 from anima_batch.batch.planning import plan_batch
-from anima_batch.batch.survey import CheckedImage, Found, check_image, find_dropped, measure, survey
+from anima_batch.batch.survey import PNG_BYTES, CheckedImage, Found, check_image, find_dropped, measure, survey
 
 __all__ = [
+    "PNG_BYTES",
     "Batch",
     "CheckedImage",
     "Found",

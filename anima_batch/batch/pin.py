@@ -13,6 +13,9 @@ from anima_batch.errors import UsageError
 from anima_batch.files import read_json, write_atomic
 from anima_batch.job import MAX_SEED
 
+SCHEMA_VERSION = 1
+PIN_BYTES = 32 << 20  # what 100,000 images take, the most that a job may ask for
+
 
 class Pin(BaseModel):
     """The content of `job.json`: the expansion of the last run, and the random seeds drawn by position.
@@ -33,7 +36,10 @@ def read_pin(outputs: Path) -> Pin:
     path = outputs / "job.json"
     if not path.is_file():
         return Pin()
-    content = read_json(path, what="the pinned job", error=UsageError)
+    content = read_json(path, what="the pinned job", error=UsageError, limit_bytes=PIN_BYTES)
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise UsageError(f"{path}: schema_version: must be at most 1, got {version}: use the anima-batch that wrote it")
     try:
         return Pin.model_validate(content)
     except ValidationError as error:

@@ -32,8 +32,9 @@ def plan_batch(batch: Batch, found: Mapping[str, Found], *, retry_failed: bool =
     progress = {request_id: entry.progress for request_id, entry in found.items()}
     largest = max((_checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
     rates = _learn_rates(batch, found)
+    sizes = {"checkpoint_bytes": largest, "embeds_bytes": _embeds_bytes(batch.model_set)}
     with without_collector():
-        return make_plan(triples, progress, rates, checkpoint_bytes=2 * largest, retry_failed=retry_failed)
+        return make_plan(triples, progress, rates, **sizes, retry_failed=retry_failed)
 
 
 def _one_a_kind(images: Sequence[JobImage]) -> list[JobImage]:
@@ -41,13 +42,22 @@ def _one_a_kind(images: Sequence[JobImage]) -> list[JobImage]:
 
 
 def _checkpoint_bytes(request: ImageRequest, model_set: ModelSet) -> int:
-    """Of one generation: latents three times over at the most, and the history that a forecast keeps."""
+    """The most that lies there at once: three generations while one is written, and the history that two of them name.
+
+    A generation has the latents three times over at the most. Two name one history entry more than a forecast keeps,
+    and the next one's is written before the oldest goes.
+    """
     latents = 4 * model_set.description.transformer.latent_channels * (request.width // 8) * (request.height // 8)
     policy = request.policy
     if policy.kind != "spectrum":
-        return 3 * latents
+        return 3 * 3 * latents
     features = 4 * model_set.description.transformer.hidden * (request.width // 16) * (request.height // 16)
-    return 3 * latents + policy.history * (latents if policy.forecast == "denoised" else 2 * features)
+    return 3 * 3 * latents + (policy.history + 2) * (latents if policy.forecast == "denoised" else 2 * features)
+
+
+def _embeds_bytes(model_set: ModelSet) -> int:
+    """Of one prompt's file."""
+    return 4 * model_set.description.text.context_rows * model_set.description.transformer.context_dim
 
 
 def _learn_rates(batch: Batch, found: Mapping[str, Found]) -> Rates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,14 +11,16 @@ from anima_batch.batch.opening import Batch
 from anima_batch.files import sha256_bytes, storage_errors
 from anima_batch.plan import Measurement, Progress
 from anima_batch.store import (
+    CheckpointFolder,
     CorruptError,
     Manifest,
     decode_pixels,
-    load_checkpoint,
     pixel_sha256,
     read_manifest,
     read_regular,
 )
+
+PNG_BYTES = 1 << 30  # more is none of ours, and would only fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,9 @@ def survey(batch: Batch) -> dict[str, Found]:
 
 
 def _look_at_checkpoint(batch: Batch, request_id: str) -> Found:
-    loaded = load_checkpoint(batch.checkpoint(request_id))
+    loaded = CheckpointFolder(batch.checkpoint(request_id)).load()
     if loaded.checkpoint is None:
-        return Found(Progress(reason="; ".join(loaded.problems)), checkpoint_problems=loaded.problems)
+        return Found(Progress(reason="; ".join(loaded.problems)), checkpoint_problems=loaded.problems or None)
     return Found(Progress("begun", loaded.checkpoint.step), checkpoint_problems=loaded.problems)
 
 
@@ -84,8 +87,14 @@ def _look_at_manifest(batch: Batch, request_id: str, path: Path, begun: Found) -
         return replace(begun, progress=Progress("failed", begun.progress.step, manifest.error.message), path=path)
     image = check_image(batch.workspace, manifest)
     if image.wrong:
-        return damaged(image.fault, path, *([image.path] if image.path.exists() else []))
+        return damaged(image.fault, path, *([image.path] if _is_own(batch, image.path, request_id) else []))
     return replace(begun, progress=Progress("done", reason=image.fault), path=path, measurement=measure(manifest))
+
+
+def _is_own(batch: Batch, path: Path, request_id: str) -> bool:
+    """Whether it is there, in the job's folder and named after the image; a manifest may name another, which stays."""
+    here = os.path.realpath(path.parent) == os.path.realpath(batch.outputs)
+    return here and path.name.endswith(f"-{request_id[:12]}.png") and os.path.lexists(path)
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ def check_image(workspace: Path, manifest: Manifest) -> CheckedImage:
         return CheckedImage(path, f"{path}: missing", wrong=True)
     try:
         with storage_errors(path):
-            data = read_regular(path)
+            data = read_regular(path, PNG_BYTES)
     except CorruptError as error:
         return CheckedImage(path, str(error), wrong=True)
     if (digest := sha256_bytes(data)) == manifest.image.sha256:

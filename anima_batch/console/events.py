@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from anima_batch.console.results import plan_json, show_json, show_line, summarise_plan
 from anima_batch.console.text import format_seconds, printable
@@ -79,7 +80,8 @@ def _open_log(path: Path) -> BinaryIO:
 
 
 def _write_event(stream: BinaryIO, event: Event) -> None:
-    stream.write(json.dumps(event_json(event), ensure_ascii=False).encode() + b"\n")
+    text = json.dumps(event_json(event), ensure_ascii=False)
+    stream.write(text.encode(errors="backslashreplace") + b"\n")  # a path need not be UTF-8; JSON has the same escape
 
 
 def _describe(event: Event) -> str:
@@ -147,7 +149,8 @@ class _Bars:
             self._batch = self._progress.add_task("batch", total=len(event.plan.pending), left="")
             self._image = self._progress.add_task("image", total=1, left="", visible=False)
         if not isinstance(event, StepDone | ImageStarted | BatchEnded):
-            self._progress.console.print(printable(_describe(event)))
+            # As Text: a string would have its :names: of emoji replaced.
+            self._progress.console.print(Text(printable(_describe(event))))
         if self._batch is None or self._image is None:
             return
         if isinstance(event, ImageStarted):

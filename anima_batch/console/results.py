@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from anima_batch.console.text import format_seconds, printable
+from anima_batch.console.text import format_seconds, printable, printable_json, shorten
 
 if TYPE_CHECKING:  # what is shown was made by whoever calls; a plan must not wait for the runtimes to be imported
     from anima_batch.audit import Audit
@@ -24,13 +23,13 @@ ROWS_SHOWN = 20  # of a plan; --json has all
 
 def show_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
     """One JSON document on stdout."""
-    print(json.dumps(value, ensure_ascii=False, indent=2))  # noqa: T201
+    print(printable_json(value))  # noqa: T201
 
 
-def show_error(message: str) -> None:
-    """One line each on stderr."""
-    for line in message.splitlines():
-        print(f"error: {printable(line)}", file=sys.stderr)  # noqa: T201
+def show_errors(lines: Iterable[str]) -> None:
+    """One line each on stderr, whatever the names in them."""
+    for line in lines:
+        print(f"error: {printable(shorten(line))}", file=sys.stderr)  # noqa: T201
 
 
 def show_warnings(warnings: Iterable[str]) -> None:
@@ -54,7 +53,7 @@ def _show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for header in headers:
         table.add_column(header, no_wrap=not sys.stdout.isatty(), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
+        table.add_row(*(Text(printable(shorten(str(cell)))) for cell in row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 400).print(table)
 
 

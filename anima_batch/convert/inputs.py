@@ -93,7 +93,7 @@ def open_inputs(options: ConvertOptions) -> Inputs:
     ]
     faults = faults or [*_find_mismatches(inputs, options), *_find_wrong_options(inputs, options)]
     if faults:
-        raise UsageError("\n".join(faults))
+        raise UsageError(*faults)
     return inputs
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from anima_batch.files import read_bounded
 from anima_batch.job.fields import AXIS_FIELDS, Draw, FieldTable, Prompt, beside_preset, check_fields
-from anima_batch.job.problem import key_path, render_value, suggest, unknown_key
-from anima_batch.job.request import Policy
+from anima_batch.job.problem import PROBLEMS_LISTED, key_path, render_value, suggest, unknown_key
+from anima_batch.job.request import TEXT_CHARACTERS, Policy
 
 _RANGE = re.compile(r"([0-9]{1,40})\.\.([0-9]{1,40})")
+PROMPTS_BYTES = 64 << 20
 _INTEGER_AXES = frozenset({"seed", "steps", "width", "height"})
 
 
@@ -64,11 +66,16 @@ class MatrixReader:
             self.problems.append(f"{key_path('matrix', name)}: must have at least one value, got an empty list")
         if not isinstance(entries, list):
             return self._entry_values(name, entries, ("matrix", name))
-        return [
-            value
-            for index, entry in enumerate(entries)
-            for value in self._entry_values(name, entry, ("matrix", name, index))
-        ]
+        values: list[AxisValue] = []
+        known = len(self.problems)
+        for index, entry in enumerate(entries):
+            values += self._entry_values(name, entry, ("matrix", name, index))
+            if len(values) > self.max_images and not self._fits(len(values), key_path("matrix", name)):
+                break
+            if len(self.problems) - known >= PROBLEMS_LISTED:
+                self.problems.append(f"{key_path('matrix', name)}: has more problems like these")
+                break
+        return values
 
     def _entry_values(self, name: str, entry: object, where: tuple[str | int, ...]) -> list[AxisValue]:
         if name in _INTEGER_AXES and isinstance(entry, str):
@@ -120,7 +127,7 @@ class MatrixReader:
             self.problems.append(f"{path}: must be a path relative to the workspace, got {render_value(name)}")
             return []
         try:
-            text = (self.workspace / name).read_bytes().decode("utf-8-sig")
+            text = read_bounded(self.workspace / name, PROMPTS_BYTES).decode("utf-8-sig")
         except OSError as error:
             reason = (error.strerror or "cannot be read").lower()
             self.problems.append(
@@ -138,16 +145,23 @@ class MatrixReader:
         return values
 
     def _prompt_lines(self, text: str, where: tuple[str | int, ...], name: str) -> list[AxisValue]:
+        lines = ((number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), start=1))
+        prompts = [(number, line) for number, line in lines if line.strip() and not line.startswith("#")]
+        if not self._fits(len(prompts), key_path(*where, "file")):
+            return [AxisValue({"prompt": Prompt(text="")}, key_path(*where))]
         values = []
-        for number, line in enumerate(text.split("\n"), start=1):
-            prompt = line.removesuffix("\r")
-            if not prompt.strip() or prompt.startswith("#"):
-                continue
+        for number, prompt in prompts:
             origin = f"{key_path(*where)} ({name} line {number})"
-            if "\0" in prompt:
-                self.problems.append(f"{origin}: must be text without NUL")
-            values.append(AxisValue({"prompt": Prompt(text=prompt.replace("\0", ""))}, origin))
+            values.append(AxisValue({"prompt": self._check_prompt(prompt, origin)}, origin))
         return values
+
+    def _check_prompt(self, text: str, origin: str) -> Prompt:
+        """The prompt of a line of a file; of a faulty line what is left of it."""
+        if "\0" in text:
+            self.problems.append(f"{origin}: must be text without NUL")
+        if len(text) > TEXT_CHARACTERS:
+            self.problems.append(f"{origin}: must be text of at most {TEXT_CHARACTERS} characters, got {len(text)}")
+        return Prompt(text=text.replace("\0", "")[:TEXT_CHARACTERS])
 
     def _fits(self, count: int, path: str) -> bool:
         if count > self.max_images:

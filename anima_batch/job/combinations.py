@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 from anima_batch.job.axes import Axis, AxisValue
 
 Masks = tuple[tuple[int, ...], ...]
+
+_SETS_MAX = 3_000_000  # a second or two
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,22 @@ class Combinations:
             alive = following
         return alive.get(0, 0)
 
+    def is_tangled(self) -> bool:
+        """Whether counting would take too long: with thousands of excludes there may be a set for each combination."""
+        alive = {self.reachable}
+        for axis_masks in self.masks:
+            masks = set(axis_masks)
+            if len(alive) * len(masks) > _SETS_MAX:
+                return True
+            alive = {met & mask for met in alive for mask in masks}
+        return False
+
     def unmet(self, excludes: int) -> list[int]:
         """The indices of the excludes that match no combination, of the first `excludes`."""
-        met = [index for index in range(excludes) if self.reachable >> index & 1]
-        meeting = {index for index in met if all(any(m >> index & 1 for m in masks) for masks in self.masks)}
-        return [index for index in range(excludes) if index not in meeting]
+        met = self.reachable
+        for axis_masks in self.masks:
+            met &= functools.reduce(operator.or_, axis_masks)
+        return [index for index in range(excludes) if not met >> index & 1]
 
     def product(self) -> Iterator[dict[str, Any]]:
         """The fields of each combination that is not dropped, in file order, the last axis fastest."""
@@ -88,21 +103,24 @@ def combine(axes: Sequence[Axis], base: Mapping[str, Any], excludes: Sequence[Ma
 
 def matches(name: str, value: Any, wanted: Any) -> bool:  # noqa: ANN401 - any field
     """Whether a field is what an exclude names; a prompt is named by its name or its text."""
-    if name == "prompt":
-        return wanted in (value.name, value.text)
-    return bool(value == wanted)
+    return wanted in _names_of(name, value)
+
+
+def _names_of(name: str, value: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any field
+    return (value.name, value.text) if name == "prompt" else (value,)
 
 
 def _axis_masks(axis: Axis, excludes: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    every = (1 << len(excludes)) - 1
-    if not any(name in exclude for exclude in excludes for name in axis.values[0].fields):
-        return (every,) * len(axis.values)
-    return tuple(_mask(value, excludes) for value in axis.values)
-
-
-def _mask(value: AxisValue, excludes: Sequence[Mapping[str, Any]]) -> int:
-    mask = 0
-    for index, exclude in enumerate(excludes):
-        if all(matches(name, item, exclude[name]) for name, item in value.fields.items() if name in exclude):
-            mask |= 1 << index
-    return mask
+    """The excludes that each value can meet: for all its fields those that name the field's value or not the field."""
+    masks = [(1 << len(excludes)) - 1] * len(axis.values)
+    for name in axis.values[0].fields:
+        naming: dict[Any, int] = {}
+        for index, exclude in enumerate(excludes):
+            if name in exclude:
+                naming[exclude[name]] = naming.get(exclude[name], 0) | 1 << index
+        if naming:
+            silent = sum(1 << index for index, exclude in enumerate(excludes) if name not in exclude)
+            for position, value in enumerate(axis.values):
+                named = sum(naming.get(wanted, 0) for wanted in {*_names_of(name, value.fields[name])})
+                masks[position] &= silent | named if named else silent
+    return tuple(masks)

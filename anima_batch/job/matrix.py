@@ -17,6 +17,8 @@ from anima_batch.job.problem import key_path
 from anima_batch.job.request import build_request
 from anima_batch.job.spec import JobSpec, Size, read_job
 
+_TANGLED = "must leave combinations that can be counted, got too many tables that overlap: ask for fewer"
+
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
@@ -38,6 +40,8 @@ def load_job(path: Path, workspace: Path, *, sizes_of: Callable[[str], Sequence[
     draft = read_job(path, workspace)
     sizes = sizes_of(draft.spec.model_set) if sizes_of else ()
     combinations = _combine(draft.spec, draft.spec.axes, sizes)
+    if combinations.is_tangled():
+        _raise_problems(draft.spec, [*draft.problems, f"exclude: {_TANGLED}"])
     problems = [*draft.problems, *_size_problems(draft.spec, combinations, sizes)]
     if draft.countable:
         problems += _count_problems(draft.spec, combinations)
@@ -58,6 +62,8 @@ def expand_job(
     seeds = _draw_missing(spec, drawn, draw)
     axes = tuple(_with_seeds(axis, seeds) for axis in spec.axes)
     combinations = _combine(spec, axes, sizes)
+    if combinations.is_tangled():
+        _raise_problems(spec, [f"exclude: {_TANGLED}"])
     problems = [problem for axis in axes for problem in find_repeats(axis, spec.policies)] if spec.draws else []
     problems += _size_problems(spec, combinations, sizes)
     problems += _count_problems(spec, combinations)
@@ -204,7 +210,8 @@ def _matrix_size_problems(combinations: Combinations, sizes: Sequence[Size]) -> 
         fields = {"width": size[0], "height": size[1]}
         if size not in sizes and _is_asked_for(fields, combinations):
             is_axis = any({"width", "height"} & set(axis.names) for axis in combinations.axes)
-            advice = f"; leave it out with\n{exclude_text(fields)}" if is_axis else ""
+            remedy = exclude_text(fields).replace("\n", " ")
+            advice = f"; leave it out with: {remedy}" if is_axis else ""
             yield f"{'matrix' if is_axis else 'defaults'}: {_not_a_size(size, sizes)}{advice}"
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+PROBLEMS_LISTED = 1000  # of one table or axis: nobody reads more
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _NUMBERS = {"int_type": "an integer", "float_type": "a number", "finite_number": "a finite number"}
 _KINDS = {
@@ -82,9 +83,12 @@ def check_table(
     except ValidationError as error:
         found = error.errors(include_url=False)
     problems = []
-    for finding in found:
+    for finding in found[:PROBLEMS_LISTED]:
         location = finding["loc"] if lead else finding["loc"][1:]
         problems.append(f"{key_path(*where, *location)}: {_describe(model, finding)}")
+    if len(found) > PROBLEMS_LISTED:
+        more = len(found) - PROBLEMS_LISTED
+        problems.append(f"{key_path(*where) or 'and'}: {more} more problems like these")
     return None, problems
 
 
@@ -104,6 +108,8 @@ def _describe(model: type[BaseModel], finding: Any) -> str:  # noqa: ANN401 - py
     if kind == "value_error":
         return str(finding["ctx"]["error"])
     allowed, literals = _allowed(model, location)
+    if kind == "too_long":
+        return f"must be at most {finding['ctx']['max_length']} {allowed}, got {finding['ctx']['actual_length']}"
     if kind == "missing":
         return f"missing, must be {allowed}"
     if literals:

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from anima_batch.files import canonical_json, sha256_bytes
 
 MAX_SEED = 2**64 - 1
+TEXT_CHARACTERS = 100_000  # far more than any text encoder reads, and small enough for every file that holds it
 
 Schedule: TypeAlias = Literal["simple", "discrete", "sgm_uniform", "normal", "beta"]
 Sampler: TypeAlias = Literal["euler", "ab2", "dpmpp_2m"]
@@ -22,6 +23,8 @@ NoiseKind: TypeAlias = Literal["torch", "philox", "numpy"]
 
 
 def _refuse_unwritable(text: str) -> str:
+    if len(text) > TEXT_CHARACTERS:
+        raise ValueError(f"must be text of at most {TEXT_CHARACTERS} characters, got {len(text)}")
     if "\0" in text or not (text.isascii() or text.encode("utf-8", "replace").decode("utf-8") == text):
         raise ValueError("must be text that UTF-8 can hold, without NUL")
     return text

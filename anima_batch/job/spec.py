@@ -13,7 +13,7 @@ import tomli
 from pydantic import BaseModel, ConfigDict, Field, Strict
 
 from anima_batch.errors import JobError
-from anima_batch.files import sha256_bytes
+from anima_batch.files import read_bounded, sha256_bytes
 from anima_batch.job.axes import Axis, MatrixReader
 from anima_batch.job.fields import ExcludeTable, FieldTable, built_in_policies, check_fields, presets
 from anima_batch.job.problem import bad_keys, check_table, key_path, not_one_of, render_value
@@ -22,12 +22,17 @@ from anima_batch.job.request import FullPolicy, GuidanceReusePolicy, Policy, Spe
 Size: TypeAlias = tuple[int, int]  # width, height in pixels
 
 _FOLDER_NAME = "a folder name: letters, digits, spaces and . _ - +, not starting with . or -, at most 100 bytes"
+JOB_BYTES = 8 << 20  # longer lists of prompts have files of their own
 _POLICY_NAME = re.compile(r"[a-z0-9_-]{1,40}")
 _TABLE = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())  # model_set is no method of pydantic
 
 
 class RunSpec(BaseModel):
-    """How the images are made, not what they are; `pinned` counts sessions, 0 `threads` are all."""
+    """How the images are made, not what they are; `pinned` counts sessions, 0 `threads` are all.
+
+    `recycle`: images that one worker process makes before a fresh one takes over, 0: any number. `deadline_seconds`:
+    what any answer of the worker may take at the least before it is taken for hung.
+    """
 
     model_config = _TABLE
     staging: Literal["auto", "on-demand", "ahead", "pinned", "resident"] = "auto"
@@ -35,6 +40,10 @@ class RunSpec(BaseModel):
     interleave: Annotated[bool, Strict()] = True
     core_mask: Literal["0", "1", "2", "0+1"] = "0"
     threads: Annotated[int, Strict(), Field(ge=0, le=1024, description="0-1024")] = 0
+    recycle: Annotated[int, Strict(), Field(ge=0, le=10000, description="0-10000")] = 8
+    deadline_seconds: Annotated[
+        float, Strict(), Field(ge=1, le=86400, allow_inf_nan=False, description="1-86400 seconds")
+    ] = 30.0
 
 
 class JobFile(BaseModel):
@@ -45,13 +54,15 @@ class JobFile(BaseModel):
     name: Text | None = Field(default=None, description=_FOLDER_NAME)
     model_set: Text = Field(default="picture-book", min_length=1, description="a name or a path")
     backend: Literal["auto", "onnx", "rknn"] = "auto"
-    max_images: Annotated[int, Strict(), Field(ge=1, description="at least 1")] = 10000
+    max_images: Annotated[int, Strict(), Field(ge=1, le=100_000, description="1-100000")] = 10000
     run: RunSpec = RunSpec()
     defaults: dict[str, Any] = Field(default_factory=dict, description="a table")
     matrix: dict[str, Any] = Field(default_factory=dict, description="a table")
-    exclude: list[dict[str, Any]] = Field(default_factory=list, description="[[exclude]] tables")
-    include: list[dict[str, Any]] = Field(default_factory=list, description="[[include]] tables")
-    policy: dict[str, dict[str, Any]] = Field(default_factory=dict, description="[policy.<name>] tables")
+    exclude: list[dict[str, Any]] = Field(default_factory=list, max_length=10_000, description="[[exclude]] tables")
+    include: list[dict[str, Any]] = Field(default_factory=list, max_length=100_000, description="[[include]] tables")
+    policy: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, max_length=1000, description="[policy.<name>] tables"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,7 @@ def read_job(path: Path, workspace: Path) -> JobDraft:
 
 def _read_toml(path: Path) -> tuple[bytes, dict[str, Any]]:
     try:
-        data = path.read_bytes()
+        data = read_bounded(path, JOB_BYTES)
         return data, tomli.loads(data.decode("utf-8"))
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()

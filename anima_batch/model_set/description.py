@@ -19,10 +19,12 @@ RULE_BROKEN = "rule_broken"  # the type of the faults below, whose message says 
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-Count = Annotated[int, Field(ge=0)]
-Size = Annotated[int, Field(gt=0, multiple_of=16)]  # pixels
-HeadDim = Annotated[int, Field(ge=8, multiple_of=2)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Size = Annotated[int, Field(gt=0, le=8192, multiple_of=16)]  # pixels
+Width = Annotated[int, Field(ge=1, le=65536)]  # of an array, far above any model of this kind
+HeadDim = Annotated[int, Field(ge=8, le=65536, multiple_of=2)]
 Theta = Annotated[float, Field(gt=0)]
+Line = Annotated[str, Field(max_length=1000)]
 
 _BRANCHES = ("self_attn", "cross_attn", "mlp")
 
@@ -35,9 +37,9 @@ class TransformerConfig(_Frozen):
     """Dimensions of the diffusion transformer, read from its tensors."""
 
     blocks: int = Field(ge=1, le=99)  # a role has two digits for them
-    hidden: int = Field(ge=8)
+    hidden: int = Field(ge=8, le=65536)
     head_dim: HeadDim
-    context_dim: int = Field(ge=1)
+    context_dim: Width
     latent_channels: int = Field(ge=16, le=16)  # the only number that sampling and the decoder know
 
     @field_validator("head_dim")
@@ -52,7 +54,7 @@ class TransformerConfig(_Frozen):
 class TextConfig(_Frozen):
     """Dimensions of Qwen3 and the adapter, and what tensors cannot say of the text path."""
 
-    context_rows: int = Field(ge=1)
+    context_rows: Width
     empty_prompt: Literal["token", "masked"]
     empty_token_id: Count
     head_dim: HeadDim
@@ -66,22 +68,22 @@ class VaeConfig(_Frozen):
 
     latent_mean: tuple[float, ...]
     latent_std: tuple[Annotated[float, Field(gt=0)], ...]
-    tile: int | None = Field(default=None, ge=4)
+    tile: int | None = Field(default=None, ge=4, le=65536)
 
 
 class TensorShape(_Frozen):
     """An input or output of a graph; a dimension is a number, or the name of a symbolic one."""
 
-    name: str
-    dtype: str
+    name: Line
+    dtype: Line
     shape: tuple[int | str, ...]
 
 
 class Source(_Frozen):
     """A file of weights that the set was made from."""
 
-    role: str
-    file: str
+    role: Line
+    file: Line
     bytes: Count
     sha256: Sha256
 
@@ -89,7 +91,7 @@ class Source(_Frozen):
 class Component(_Frozen):
     """A file of the set; `built_with` names the tools that wrote it, with their versions."""
 
-    role: str
+    role: Line
     path: RelativePath
     bytes: Count
     sha256: Sha256
@@ -108,9 +110,9 @@ class ModelSetFile(_Frozen):
     """The content of `model_set.json`."""
 
     schema_version: Literal[1]
-    name: str
+    name: Line
     license: str
-    sizes: tuple[tuple[Size, Size], ...] = Field(min_length=1)  # (width, height) in pixels, the default first
+    sizes: tuple[tuple[Size, Size], ...] = Field(min_length=1, max_length=1000)  # (width, height), the default first
     transformer: TransformerConfig
     text: TextConfig
     vae: VaeConfig

@@ -18,6 +18,7 @@ from anima_batch.model_set.description import RULE_BROKEN, SCHEMA_VERSION, Compo
 from anima_batch.paths import PATH_REFUSED
 
 FILE_NAME = "model_set.json"
+DESCRIPTION_BYTES = 2 << 20  # ten times what the largest model of this kind needs; each manifest repeats it
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def load_model_set(folder: Path) -> ModelSet:
         raise ModelSetNotFoundError(
             f"{folder}: no model set there ({FILE_NAME} is missing): see `anima-batch models list`"
         )
-    content = read_json(path, what="the model set", error=ModelSetError)
+    content = read_json(path, what="the model set", error=ModelSetError, limit_bytes=DESCRIPTION_BYTES)
     version = content.get("schema_version") if isinstance(content, dict) else None
     if version != SCHEMA_VERSION:
         raise ModelSetError(
@@ -119,8 +120,11 @@ def verify_model_set(model_set: ModelSet, *, sha256: bool = False) -> list[str]:
 
 def _check_file(path: Path, part: Component, *, sha256: bool) -> str | None:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a device or a pipe would never end
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a device or a pipe would never end
             return f"{path}: {part.role}: must be a regular file"
+        if status.st_size != part.bytes:  # said at once: a file may be far larger than any model
+            return f"{path}: {part.role}: bytes must be {part.bytes}, got {status.st_size}"
         secure, fast = file_digests(path, sha256=sha256)
     except OSError as error:
         return f"{path}: {part.role}: {error.strerror}"

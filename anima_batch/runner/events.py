@@ -30,7 +30,10 @@ class ImageStarted:
 
 @dataclass(frozen=True)
 class StepDone:
-    """A step that is durable; seconds to go for this image and for the batch, None while nothing is known."""
+    """A step that is durable, unless a notice said that the disk is full.
+
+    Seconds to go are for this image and for the batch, None while nothing is known.
+    """
 
     stem: str
     report: StepReport

@@ -31,7 +31,7 @@ class ModelSetGuard:
 
     def _verify(self, what: str) -> None:
         if problems := verify_model_set(self._model_set):
-            raise ModelSetError("\n".join([*problems, f"{self._model_set.folder}: the model set {what}"]))
+            raise ModelSetError(*problems, f"{self._model_set.folder}: the model set {what}")
 
     def _read_signature(self) -> Signature:
         """Of each file what changes when it is written or replaced."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from anima_batch.backends.base import Timings
 from anima_batch.environment import read_boot_id
 from anima_batch.sampling import StepReport
@@ -51,6 +53,10 @@ class ImageLog:
             warnings=tuple(dict.fromkeys((*self.warnings, *warnings))),
         )
 
+    def warn(self, warning: str) -> ImageLog:
+        """The log with one more warning."""
+        return dataclasses.replace(self, warnings=tuple(dict.fromkeys((*self.warnings, warning))))
+
     def add_step(self, report: StepReport, phases: Timings, busy_seconds: float) -> ImageLog:
         """The log with one more step; `phases` are the seconds since the step before."""
         span = dataclasses.replace(self.runs[-1], last_step=report.index)
@@ -78,15 +84,8 @@ class ImageLog:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ImageLog:
-        """The log that `to_json` wrote."""
-        return cls(
-            reports=tuple(StepReport(**report) for report in value["reports"]),
-            runs=tuple(RunSpan(**span) for span in value["runs"]),
-            encode_seconds=value["encode_seconds"],
-            busy_seconds=value["busy_seconds"],
-            phases=Timings(**value["phases"]),
-            warnings=tuple(value["warnings"]),
-        )
+        """The log that `to_json` wrote; raises ValueError for anything else."""
+        return TypeAdapter(cls).validate_python(value)
 
 
 def add_timings(a: Timings, b: Timings) -> Timings:
@@ -94,22 +93,14 @@ def add_timings(a: Timings, b: Timings) -> Timings:
     return Timings(a.load + b.load, a.init + b.init, a.run + b.run, a.release + b.release)
 
 
-class PhaseClock:
-    """Seconds by phase since the last look at a backend's timings, and since the image's start."""
+class BusyClock:
+    """Seconds from the image's start, over all the runs that worked on it."""
 
-    def __init__(self, timings: Timings, busy_before: float) -> None:
-        self._timings = timings
-        self._last = dataclasses.replace(timings)
+    def __init__(self, busy_before: float) -> None:
         self._started = time.perf_counter()
         self._busy_before = busy_before
 
-    def take_phases(self) -> Timings:
-        """What was added since the last call."""
-        now = dataclasses.replace(self._timings)
-        last, self._last = self._last, now
-        return Timings(now.load - last.load, now.init - last.init, now.run - last.run, now.release - last.release)
-
     @property
-    def busy_seconds(self) -> float:
-        """Since the image's start, over all its runs."""
+    def seconds(self) -> float:
+        """Up to now."""
         return self._busy_before + time.perf_counter() - self._started

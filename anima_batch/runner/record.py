@@ -57,6 +57,11 @@ class ImagePaths:
     manifest: Path
     checkpoint: Path
 
+    @property
+    def log(self) -> Path:
+        """What a failed process left to read."""
+        return self.manifest.with_suffix(".log")
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -102,6 +107,12 @@ def record_done(
     """Make the manifest of a finished image durable: from here on it is done."""
     checks = ChecksRecord(finite=True, not_flat=not flat)
     write_manifest(paths.manifest, _make_manifest(planned, provenance, outcome, checks, image=image))
+
+
+def write_log(paths: ImagePaths, details: str) -> None:
+    """Make the traceback and the last output of a process that failed durable, beside the image's manifest."""
+    make_folder(paths.log.parent)
+    write_atomic(paths.log, f"{details}\n".encode(errors="backslashreplace"))
 
 
 def record_failed(

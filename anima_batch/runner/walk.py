@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.batch import Batch, Found, Pin, find_dropped, measure, open_batch, plan_batch, survey, write_pin
 from anima_batch.environment import read_environment
-from anima_batch.errors import StorageError
-from anima_batch.files import lock_folder, make_folder, set_aside
+from anima_batch.files import lock_folder, make_folder, set_aside, storage_errors, sync_folder
 from anima_batch.job import RunSpec
-from anima_batch.plan import Measurement, PlannedImage, Rates, Workload
+from anima_batch.plan import MANIFEST_BYTES, Measurement, PlannedImage, Rates, Workload
 from anima_batch.runner.events import BatchEnded, BatchStarted, Event, ImageDone, ImageFailed, ImageStarted, Notice
 from anima_batch.runner.guard import ModelSetGuard
-from anima_batch.runner.image import Setting, make_image
+from anima_batch.runner.image import make_image
 from anima_batch.runner.record import ImagePaths, Provenance
 from anima_batch.runner.signals import StopRequest
-from anima_batch.store import JobRecord, drop_checkpoint, read_manifest
+from anima_batch.runner.space import Reserve, check_space, drop_reserve
+from anima_batch.runner.task import Setting
+from anima_batch.store import CheckpointFolder, JobRecord, read_manifest
+from anima_batch.worker import Deadlines, ModelWorker, Opened, Opening
 
 NAMES_SHOWN = 10
 
@@ -53,16 +53,18 @@ def _walk(batch: Batch, options: RunOptions, stop: StopRequest) -> Iterator[Even
     started = time.monotonic()
     yield from (Notice(warning) for warning in batch.warnings)
     yield from _pin(batch)
+    _sync_folders(batch)
     found = survey(batch)
     plan = plan_batch(batch, found, retry_failed=options.retry_failed)
     yield BatchStarted(plan)
     for planned in plan.images:
         if planned.status == "done":  # a crash between its manifest and this leaves one
-            drop_checkpoint(batch.checkpoint(planned.request_id))
+            CheckpointFolder(batch.checkpoint(planned.request_id)).drop()
+    drop_reserve(batch.outputs)
     tally = _Tally()
     if pending := plan.pending[: options.limit]:
         make_folder(batch.manifests)
-        _check_space(batch.outputs, plan.disk_bytes_of(pending))
+        check_space(batch.outputs, plan.disk_bytes_of(pending), batch.checkpoint(pending[0].request_id))
         yield from _run_pending(batch, pending, found, options, tally, stop)
     yield BatchEnded(
         done=tally.done,
@@ -84,6 +86,16 @@ def _pin(batch: Batch) -> Iterator[Event]:
         yield Notice(f"no longer asked for, left as they are: {', '.join(dropped[:NAMES_SHOWN])}{more}")
 
 
+def _sync_folders(batch: Batch) -> None:
+    """Make durable what is about to be found: a process killed between a rename and its sync leaves a file that a power
+    cut may still take back, and whose checkpoint must not go before.
+    """
+    for folder in (batch.outputs, batch.manifests):
+        if folder.is_dir():
+            with storage_errors(folder):
+                sync_folder(folder)
+
+
 @dataclass
 class _Tally:
     done: int = 0
@@ -98,21 +110,22 @@ def _run_pending(
     tally: _Tally,
     stop: StopRequest,
 ) -> Iterator[Event]:
-    guard = ModelSetGuard(batch.model_set)
     run = batch.spec.run.model_copy(update=dict(options.run_flags))
-    pipeline = open_pipeline(batch.model_set, options.backend or batch.spec.backend, run)
+    opening = Opening(batch.model_set, options.backend or batch.spec.backend, run)
     rates = Rates(tuple(entry.measurement for entry in found.values() if entry.measurement))
     outlook = _Outlook(rates, Workload.of(pending))
-    setting = Setting(
-        pipeline=pipeline,
-        provenance=_make_provenance(batch, pipeline, run),
-        conditioning_folder=batch.conditioning,
-        forecast=outlook.forecast,
-        stop=stop,
-        guard=guard,
-        accept_environment=options.accept_environment,
-    )
-    try:
+    reserve = Reserve(batch.outputs, _last_writes_bytes(pending))
+    with ModelWorker(opening, Deadlines(run.deadline_seconds), recycle=run.recycle) as worker, reserve:
+        setting = Setting(
+            worker=worker,
+            guard=ModelSetGuard(batch.model_set),  # reads every file while the worker starts
+            provenance=_make_provenance(batch, worker.open(), run),
+            conditioning_folder=batch.conditioning,
+            forecast=outlook.forecast,
+            stop=stop,
+            reserve=reserve,
+            accept_environment=options.accept_environment,
+        )
         for number, planned in enumerate(pending, start=1):
             if stop:
                 return
@@ -127,8 +140,13 @@ def _run_pending(
                     outlook.rates = outlook.rates.add(measure(read_manifest(paths.manifest)))
                 tally.failed += isinstance(event, ImageFailed)
                 yield event
-    finally:
-        pipeline.close()
+            if notice := worker.end_image():
+                yield Notice(notice)
+
+
+def _last_writes_bytes(pending: Sequence[PlannedImage]) -> int:
+    """What the picture and the manifest of the largest image may take."""
+    return 3 * max(planned.pixels for planned in pending) + MANIFEST_BYTES
 
 
 @dataclass
@@ -152,9 +170,9 @@ class _Outlook:
         return image, None if image is None or rest is None else image + rest
 
 
-def _make_provenance(batch: Batch, pipeline: Pipeline, run: RunSpec) -> Provenance:
-    core_mask = run.core_mask if pipeline.backend.name == "rknn" else None
-    environment = read_environment(pipeline.backend.versions(), core_mask)
+def _make_provenance(batch: Batch, opened: Opened, run: RunSpec) -> Provenance:
+    core_mask = run.core_mask if opened.backend == "rknn" else None
+    environment = read_environment(opened.versions, core_mask)
     job = JobRecord(name=batch.spec.name, digest=batch.spec.digest)
     return Provenance(batch.workspace, job, batch.model_set, environment)
 
@@ -172,14 +190,7 @@ def _set_damaged_aside(planned: PlannedImage, found: Found | None) -> Iterator[E
     paths = list(found.damaged) if found else []
     if found and found.progress.status == "failed" and found.path is not None:
         paths.append(found.path)
+        if (log := found.path.with_suffix(".log")).exists():
+            paths.append(log)
     for path in paths:
         yield Notice(f"{planned.stem}: {planned.reason}: set aside as {set_aside(path)}")
-
-
-def _check_space(folder: Path, needed_bytes: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed_bytes:
-        raise StorageError(
-            f"{folder}: {free / 1e6:.0f} MB free, the images still to make need about {needed_bytes / 1e6:.0f} MB: "
-            "free some space, or run a part with --limit"
-        )

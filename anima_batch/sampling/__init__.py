@@ -15,6 +15,7 @@ from anima_batch.sampling.state import (
     pack_state,
     unpack_state,
 )
+from anima_batch.sampling.state_faults import find_state_fault
 
 __all__ = [
     "Array",
@@ -28,6 +29,7 @@ __all__ = [
     "VelocityModel",
     "check_request",
     "computed_steps",
+    "find_state_fault",
     "guide",
     "initial_state",
     "make_noise",

@@ -10,9 +10,9 @@ from anima_batch.sampling.flow_match import guide, make_sigmas
 from anima_batch.sampling.spectrum import (
     forecast_tensors,
     is_forecast,
+    plan_forecasts,
     record_computed,
     record_forecast,
-    start_forecast,
 )
 from anima_batch.sampling.state import Array, ForecastState, HistoryEntry, SamplerState, freeze
 
@@ -141,15 +141,7 @@ def planned_passes(request: ImageRequest) -> tuple[int, ...]:
     if not isinstance(policy, SpectrumPolicy):
         return (passes,) * request.steps
     sigmas = make_sigmas(request.schedule, request.steps, request.shift)
-    forecast, planned = start_forecast(policy), []
-    for step in range(request.steps):
-        if is_forecast(policy, sigmas, step, forecast):
-            forecast = record_forecast(forecast)
-            planned.append(0)
-        else:
-            forecast = record_computed(policy, forecast, HistoryEntry(step, ()))
-            planned.append(passes)
-    return tuple(planned)
+    return tuple(0 if forecast else passes for forecast in plan_forecasts(policy, sigmas, request.steps)[0])
 
 
 def computed_steps(request: ImageRequest) -> tuple[int, ...]:

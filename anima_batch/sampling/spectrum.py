@@ -61,6 +61,15 @@ def record_forecast(state: ForecastState) -> ForecastState:
     return ForecastState(state.history, state.window, state.cached + 1)
 
 
+def plan_forecasts(policy: SpectrumPolicy, sigmas: Array, steps: int) -> tuple[tuple[bool, ...], ForecastState]:
+    """Whether each of the first steps is forecast, and the memory after them; its entries have no tensors."""
+    state, planned = start_forecast(policy), []
+    for step in range(steps):
+        planned.append(is_forecast(policy, sigmas, step, state))
+        state = record_forecast(state) if planned[-1] else record_computed(policy, state, HistoryEntry(step, ()))
+    return tuple(planned), state
+
+
 def forecast_tensors(policy: SpectrumPolicy, sigmas: Array, step: int, state: ForecastState) -> tuple[Array, ...]:
     """The tensors that computing `step` would have left, as the weighted sum of the history; float32, same shapes."""
     entries = state.history

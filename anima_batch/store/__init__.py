@@ -1,11 +1,10 @@
 """What is kept on disk: checkpoints, manifests, pictures."""
 
+from anima_batch.store.attempts import Attempts, begin_attempt, clear_attempts, read_attempts
 from anima_batch.store.checkpoint import (
     Checkpoint,
+    CheckpointFolder,
     LoadedCheckpoint,
-    drop_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
 )
 from anima_batch.store.integrity import CorruptError, NewerFormatError, read_regular
 from anima_batch.store.manifest import (
@@ -44,10 +43,12 @@ from anima_batch.store.records import (
     StepRecord,
     TimingsRecord,
 )
-from anima_batch.store.tensors import pack_tensors, unpack_tensors
+from anima_batch.store.tensors import Packed, pack_tensors, read_tensors, unpack_tensors
 
 __all__ = [
+    "Attempts",
     "Checkpoint",
+    "CheckpointFolder",
     "ChecksRecord",
     "ComponentRecord",
     "CorruptError",
@@ -60,6 +61,7 @@ __all__ = [
     "Manifest",
     "ModelSetRecord",
     "NewerFormatError",
+    "Packed",
     "Pixels",
     "PngContent",
     "PngInfo",
@@ -70,20 +72,21 @@ __all__ = [
     "SourceRecord",
     "StepRecord",
     "TimingsRecord",
+    "begin_attempt",
+    "clear_attempts",
     "decode_pixels",
     "describe_latents",
-    "drop_checkpoint",
     "encode_png",
     "format_parameters",
-    "load_checkpoint",
     "pack_tensors",
     "parse_manifest",
     "pixel_sha256",
+    "read_attempts",
     "read_manifest",
     "read_png",
     "read_regular",
+    "read_tensors",
     "record_policy",
-    "save_checkpoint",
     "to_bytes",
     "unpack_tensors",
     "write_manifest",

@@ -9,6 +9,8 @@ from pydantic import ValidationError
 
 from anima_batch.errors import DifferenceFoundError, UsageError
 
+_KEY_CHARACTERS = 60  # shown of a key, which may be of any length in a hostile file
+
 
 class CorruptError(DifferenceFoundError):
     """A file that is torn, changed or not of the kind asked for."""
@@ -42,5 +44,5 @@ def refuse_newer(version: object, supported: int, where: str) -> None:
 def describe_fault(error: ValidationError) -> str:
     """The first field that does not fit, as `key.path: what is wrong`."""
     fault = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in fault["loc"])
+    path = ".".join(str(part)[:_KEY_CHARACTERS] for part in fault["loc"])
     return f"{path}: {fault['msg']}" if path else fault["msg"]

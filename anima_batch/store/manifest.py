@@ -17,7 +17,7 @@ from anima_batch.store.records import UNSIGNED, LatentsRecord, Manifest
 from anima_batch.store.tensors import Array
 
 SCHEMA_VERSION = 1
-MANIFEST_BYTES = 64 << 20  # some hundred times what 200 steps and the longest prompt take
+MANIFEST_BYTES = 16 << 20  # many times what 200 steps, the longest prompts and the largest model set take
 
 
 def record_policy(request: ImageRequest, name: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def _check_self_digest(data: bytes, recorded: object, where: str) -> None:
     if not isinstance(recorded, str) or not re.fullmatch("[0-9a-f]{64}", recorded):
-        _refuse(where, f"self_sha256: must be 64 lower-case hex digits, got {recorded!r}")
+        _refuse(where, f"self_sha256: must be 64 lower-case hex digits, got {recorded!r:.80}")
     if (places := data.count(recorded.encode())) != 1:
         _refuse(where, f"self_sha256: its digits must stand once in the file, got {places} times")
     found = sha256_bytes(data.replace(recorded.encode(), UNSIGNED.encode()))

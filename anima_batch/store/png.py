@@ -19,7 +19,7 @@ from anima_batch.files import canonical_json, sha256_bytes
 from anima_batch.job import ImageRequest, request_json
 from anima_batch.paths import RelativePath
 from anima_batch.store.integrity import CorruptError, describe_fault, refuse_newer
-from anima_batch.store.records import Sha256
+from anima_batch.store.records import MAX_PIXELS, Sha256
 
 Pixels = npt.NDArray[np.uint8]  # (H, W, 3), RGB
 
@@ -221,13 +221,16 @@ def _decode(data: bytes, where: str) -> tuple[Pixels, dict[str, str]]:
 def _read_image(image: Image.Image, where: str) -> tuple[Pixels, dict[str, str]]:
     """The same colours from any way to store them; ours have no transparency, and 16 bits do not fit in 8."""
     assert isinstance(image, PngImagePlugin.PngImageFile)
+    if max(image.size) > MAX_PIXELS:
+        width, height = image.size
+        raise CorruptError(f"{where}: must be at most {MAX_PIXELS} pixels wide and high, got {width}x{height}")
     image.load()
     if image.mode not in ("RGB", "RGBA", "P", "L", "LA", "1"):
         raise CorruptError(f"{where}: must have 8 bits a channel, got mode {image.mode}: not the picture that was made")
     if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
         raise CorruptError(f"{where}: must have no transparency: not the picture that was made")
     texts = {keyword: str(text) for keyword, text in image.text.items()}
-    return np.asarray(image.convert("RGB"), dtype=np.uint8), texts
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"), dtype=np.uint8), texts
 
 
 def _parse_own(text: str, where: str) -> PngRecord:

@@ -12,7 +12,12 @@ from anima_batch.paths import RelativePath
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Xxh3 = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-Count = Annotated[int, Field(ge=0)]
+MAX_PIXELS = 8192  # of a side, as in a request
+
+# The bounds are far beyond what can be, and near enough that sums and ratios of any records stay finite.
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]  # the host's share is a difference: it may be just below 0
+Side = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
 
 UNSIGNED = "0" * 64
 
@@ -35,8 +40,8 @@ class ImageFile(_Record):
     sha256: Sha256
     pixel_sha256: Sha256
     bytes: Count
-    width: Count
-    height: Count
+    width: Side
+    height: Side
 
 
 class ErrorRecord(_Record):
@@ -114,11 +119,11 @@ class SamplingRecord(_Record):
 class StepRecord(_Record):
     """One step; `abs_max` is over the finite values and null when there is none."""
 
-    index: Annotated[int, Field(ge=1)]
+    index: Annotated[Count, Field(ge=1)]
     sigma: float
     computed: bool
     passes: Count
-    seconds: float
+    seconds: Seconds
     nan: Count
     inf: Count
     abs_max: float | None
@@ -128,15 +133,15 @@ class StepRecord(_Record):
 class TimingsRecord(_Record):
     """Seconds."""
 
-    encode: float
-    denoise: float
-    decode: float
-    load: float
-    init: float
-    run: float
-    release: float
-    host: float
-    total: float
+    encode: Seconds
+    denoise: Seconds
+    decode: Seconds
+    load: Seconds
+    init: Seconds
+    run: Seconds
+    release: Seconds
+    host: Seconds
+    total: Seconds
 
 
 class LatentsRecord(_Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -126,7 +127,8 @@ def test_a_pair_of_sizes_is_refused_with_the_exclude_that_mends_it(job_spec: Loa
     with pytest.raises(JobError) as caught:
         expand_job(job_spec(text), [(128, 128), (192, 192)])
     assert len(caught.value.problems) == 2
-    advice = "\n".join(problem.split("leave it out with\n")[1] for problem in caught.value.problems)
+    remedies = (problem.split("leave it out with: ")[1] for problem in caught.value.problems)
+    advice = "\n".join(re.sub(r" (?=width|height)", "\n", remedy) for remedy in remedies)
     assert tomli.loads(advice) == {"exclude": [{"width": 128, "height": 192}, {"width": 192, "height": 128}]}
     images = expand_job(job_spec(f"{text}{advice}\n"), [(128, 128), (192, 192)]).images
     assert [image.request.width for image in images] == [128, 192]

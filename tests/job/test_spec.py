@@ -20,7 +20,9 @@ GIVEN = 'prompt = "a red house"\nseed = 7\n'
 def test_a_short_file_takes_every_default(job_spec: Load):
     spec = job_spec(f"[defaults]\n{GIVEN}", "night one.toml")
     assert (spec.name, spec.model_set, spec.backend, spec.max_images) == ("night one", "picture-book", "auto", 10000)
-    assert spec.run == RunSpec(staging="auto", pinned=16, interleave=True, core_mask="0", threads=0)
+    assert spec.run == RunSpec(
+        staging="auto", pinned=16, interleave=True, core_mask="0", threads=0, recycle=8, deadline_seconds=30.0
+    )
     request = expand_job(spec, [(128, 192)]).images[0].request
     assert (request.width, request.height, request.steps, request.guidance_scale) == (128, 192, 20, 4.0)
     assert (request.shift, request.schedule, request.sampler, request.noise) == (3.0, "simple", "euler", "torch")
@@ -147,6 +149,8 @@ BAD_FILES = {
     ),
     "empty exclude": ("[[exclude]]", "exclude[0]: must give at least one key, got an empty table"),
     "exclude of all": ("[[exclude]]\nseed = 7", "exclude: must leave at least one image, got 0: .*"),
+    "recycle": ("[run]\nrecycle = -1", "run.recycle: must be 0-10000, got -1"),
+    "deadline": ("[run]\ndeadline_seconds = 0.5", "run.deadline_seconds: must be 1-86400 seconds, got 0.5"),
     "run": ("[run]\ncore_mask = '3'", 'run.core_mask: must be one of "0", "1", "2", "0+1", got "3"'),
     "defaults no table": ("[[matrix]]\nseed = 3", "matrix: must be a table, got a list"),
 }

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from anima_batch.job import ImageRequest, request_id
 from anima_batch.model_set import find_model_set
-from anima_batch.store import Checkpoint, load_checkpoint, read_png, save_checkpoint
+from anima_batch.store import Checkpoint, CheckpointFolder, read_png
 
 TWO_BY_TWO = """
 [defaults]
@@ -195,7 +195,7 @@ def test_weight_syntax_is_encoded_as_text_with_a_warning(workspace):
     assert any("(cat:1.3)" in warning for warning in manifest["warnings"])
 
 
-def test_a_non_finite_image_fails_and_the_batch_goes_on(workspace, tmp_path):
+def test_a_prompt_that_is_not_encoded_to_finite_values_fails_its_image_and_the_batch_goes_on(workspace, tmp_path):
     """The embedding of the letter z is infinite, so only prompts with a z come out as NaN."""
     folder = workspace.folder / "models/broken"
     folder.parent.mkdir()
@@ -212,10 +212,11 @@ def test_a_non_finite_image_fails_and_the_batch_goes_on(workspace, tmp_path):
     failed, done = sorted(workspace.manifests().values(), key=lambda manifest: manifest["status"], reverse=True)
     assert failed["status"] == "failed"
     assert failed["error"]["kind"] == "non_finite"
-    assert failed["error"]["step"] == 1
+    assert failed["error"]["step"] is None
+    assert failed["error"]["message"].startswith("prompt: ")
     assert failed["image"] is None
-    assert failed["checks"] == {"finite": False, "not_flat": None}
-    assert failed["steps"][0]["nan"] > 0
+    assert failed["checks"]["not_flat"] is None
+    assert failed["steps"] == []
     assert done["status"] == "done"
     assert workspace.run("run", job, check=1).stdout.startswith("0 done, 1 done before, 1 failed, 0 waiting")
     assert "set aside as" in workspace.run("run", job, "--retry-failed", check=1).stderr
@@ -268,19 +269,20 @@ def stop_after_step_two(workspace):
 
 def rewrite_checkpoint(folder, **changes):
     """Save the newest checkpoint again with other metadata."""
-    loaded = load_checkpoint(folder)
+    checkpoints = CheckpointFolder(folder)
+    loaded = checkpoints.load()
     found = loaded.checkpoint
-    save_checkpoint(folder, Checkpoint(loaded.next_generation, found.step, found.tensors, {**found.meta, **changes}))
+    checkpoints.save(Checkpoint(loaded.next_generation, found.step, found.tensors, {**found.meta, **changes}))
 
 
 def test_a_checkpoint_of_another_environment_is_not_continued_unless_accepted(workspace):
     job, folder = stop_after_step_two(workspace)
-    environment = load_checkpoint(folder).checkpoint.meta["environment"]
+    environment = CheckpointFolder(folder).load().checkpoint.meta["environment"]
     rewrite_checkpoint(folder, environment={**environment, "numpy": "1.0.0"})
     refused = workspace.run("run", job, check=4)
     assert "numpy: 1.0.0 -> " in refused.stderr
     assert "--accept-environment" in refused.stderr
-    assert load_checkpoint(folder).checkpoint is not None
+    assert CheckpointFolder(folder).load().checkpoint is not None
     ended = workspace.run("run", job, "--accept-environment")
     assert "steps set aside as" in ended.stderr
     (manifest,) = workspace.manifests().values()
@@ -289,7 +291,7 @@ def test_a_checkpoint_of_another_environment_is_not_continued_unless_accepted(wo
 
 def test_a_checkpoint_with_other_conditioning_is_set_aside(workspace):
     job, folder = stop_after_step_two(workspace)
-    identity = load_checkpoint(folder).checkpoint.meta["identity"]
+    identity = CheckpointFolder(folder).load().checkpoint.meta["identity"]
     rewrite_checkpoint(folder, identity={**identity, "conditioning": "0" * 64})
     ended = workspace.run("run", job)
     assert "set aside as" in ended.stderr

@@ -405,6 +405,14 @@ def test_a_picture_too_large_to_unpack_is_corrupt_before_it_is_unpacked(width: i
             read(bomb, "a.png")
 
 
+@pytest.mark.parametrize(("width", "height"), [(8193, 16), (1, 60_000)])
+def test_a_picture_larger_than_any_request_is_corrupt_before_it_is_unpacked(width: int, height: int):
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = pack_chunks([(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")])
+    with pytest.raises(CorruptError, match=rf"^a\.png: must be at most 8192 pixels .*, got {width}x{height}$"):
+        read_png(data, "a.png")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import safetensors
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -91,6 +92,25 @@ def test_the_header_is_a_line_of_text_and_the_rest_is_safetensors():
     assert line.decode("ascii") == f"anima-batch checkpoint v1 sha256:{digest}"
     (name, tensor), *_ = safetensors.deserialize(body)
     assert (name, tensor["dtype"], tensor["shape"]) == ("x", "F32", [3])
+
+
+def test_the_body_is_what_the_safetensors_library_writes():
+    rng = np.random.default_rng(1)
+    tensors = {
+        "b": rng.standard_normal((2, 3)).astype(np.float32),
+        "a \u00e9\n": rng.standard_normal((5, 1)).astype(np.float32),
+        "empty": np.zeros((0, 4), np.float32),
+        "scalar": np.array(2.5, np.float32),
+        "flags": np.array([True, False, True]),
+    }
+    body = pack_tensors("checkpoint", tensors, {"b": 1, "a": "\u96ea"}).partition(b"\n")[2]
+    assert body == safetensors.numpy.save(tensors, metadata={"meta": '{"a":"\u96ea","b":1}'})
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "longdouble", "U3", "datetime64[s]"])
+def test_values_that_the_format_has_no_name_for_are_refused(dtype: str):
+    with pytest.raises(ValueError, match="must be of booleans or of numbers of up to 64 bits, got "):
+        pack_tensors("checkpoint", {"x": np.zeros(2, dtype)}, {})
 
 
 def test_every_flipped_bit_is_found():

@@ -1,0 +1,221 @@
+"""A machine killed while a job runs in it, on real ext4 and f2fs: what another machine finds on its disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from crash.broken_writers import BROKEN
+from crash.laboratory import MAKE, STEPS, Cut, Laboratory, open_laboratory
+from crash.machine import Kept, Machine
+from crash.report import Fault, Result, Scale, Tally
+
+CUTS = 200  # of each file system
+SHARE_OF_RECOVERY = 0.25  # of the cuts: while an interrupted job goes on
+SHARE_INTERRUPTED = 0.25  # of all cuts: the power goes once more while the disk is mounted and surveyed
+FINISHED = 6  # of the cuts, run to their end
+EVENTS_BETWEEN = 3  # a machine is kept at every third event, and runs to the next one at most
+MOUNT_SECONDS = 1.5  # about as long as a recovery takes until the program knows where it stands
+ENOUGH, TRIALS = 1, 40  # bad states of a broken writer after which it counts as caught, cuts after which it does not
+
+REAL, LATE = ["-m", "anima_batch"], ["-m", "crash.late_writer"]
+# Broken only while a finished picture is recorded; the others are whenever something is saved.
+BROKEN_AT_THE_END = ("picture not synced", "manifest before picture", "checkpoint removed first")
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A machine kept while a job ran in it, and the seconds until the next one was kept."""
+
+    kept: Kept
+    seconds: float
+    name: str
+    is_recovery: bool
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The power goes `seconds` after the moment, and once more `interrupted` seconds after recovery has begun."""
+
+    moment: Moment
+    seconds: float
+    interrupted: float | None
+    to_the_end: bool
+
+
+def measure(scale: Scale) -> Iterator[Result]:
+    """Random cuts on each file system, some of them during the recovery from another."""
+    laboratory = open_laboratory(scale.scratch)
+    for kind in MAKE:
+        yield _measure_kind(laboratory, kind, scale)
+
+
+def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
+    started, draw = time.monotonic(), scale.draw(f"cuts on {kind}")
+    with ThreadPoolExecutor(_workers()) as pool:
+        film = pool.submit(film_both, laboratory, kind, draw)
+        late = pool.submit(keep_late, laboratory, kind)
+    (job, recovery), tally = film.result(), Tally()
+    plan = plan_cuts(job, recovery, scale, draw)
+    for faults, where in _side_by_side(lambda trial: try_cut(laboratory, kind, trial), plan):
+        tally.add(faults, where)
+    controls = {
+        name: count_bad(laboratory, kind, late.result(), name, scale.draw(f"{name} on {kind}")) for name in BROKEN
+    }
+    for kept in (late.result(), *(moment.kept for moment in (*job, *recovery))):
+        kept.remove()
+    return Result(
+        method="virtual machine",
+        variant=kind,
+        states=tally.states,
+        bad=tally.bad,
+        controls=controls,
+        seconds=time.monotonic() - started,
+        examples=tuple(tally.examples),
+        details={
+            "kinds": tally.kinds,
+            "during a recovery": sum(trial.moment.is_recovery for trial in plan),
+            "cut again while mounted": sum(trial.interrupted is not None for trial in plan),
+            "finished": sum(trial.to_the_end for trial in plan),
+        },
+    )
+
+
+def plan_cuts(job: Sequence[Moment], recovery: Sequence[Moment], scale: Scale, draw: random.Random) -> list[Trial]:
+    """Cuts at random times, each moment in its turn; some are cut again or run to their end."""
+    count = scale.of(CUTS)
+    of_recovery = max(1, round(count * SHARE_OF_RECOVERY))
+    to_finish = set(draw.sample(range(count), min(count, scale.of(FINISHED))))
+    trials = []
+    for number in range(count):
+        moments = recovery if number < of_recovery else job
+        moment = moments[number % len(moments)]
+        seconds = draw.uniform(0, 1.1 * moment.seconds)  # reaches into the next one
+        interrupted = draw.uniform(0, MOUNT_SECONDS) if draw.random() < SHARE_INTERRUPTED else None
+        trials.append(Trial(moment, seconds, interrupted, to_the_end=number in to_finish))
+    return trials
+
+
+def try_cut(laboratory: Laboratory, kind: str, trial: Trial) -> tuple[tuple[Fault, ...], str]:
+    """The promises that the cut broke, and when it was."""
+    cut = make_cut(laboratory, trial.moment, trial.seconds)
+    faults = laboratory.examine(kind, cut, interrupted=trial.interrupted)
+    if trial.to_the_end:
+        faults = (*faults, *laboratory.finish(kind, cut))
+    cut.disk.unlink()
+    again = "" if trial.interrupted is None else f", and {trial.interrupted:.3f} s after recovery began"
+    return faults, cut.where + again
+
+
+def film_both(laboratory: Laboratory, kind: str, draw: random.Random) -> tuple[list[Moment], list[Moment]]:
+    """Moments of a job, and of the same job after it was cut in its middle."""
+    job = film_job(laboratory, kind)
+    return job, film_recovery(laboratory, kind, job, draw)
+
+
+def film_job(laboratory: Laboratory, kind: str) -> list[Moment]:
+    """Moments of a job from its first image to its end."""
+    with laboratory.running_job(kind, REAL) as machine:
+        return _film(laboratory, machine, "the job", is_recovery=False)
+
+
+def film_recovery(laboratory: Laboratory, kind: str, moments: Sequence[Moment], draw: random.Random) -> list[Moment]:
+    """Moments of the same job after it was cut in its middle."""
+    middle = moments[len(moments) // 3]
+    cut = make_cut(laboratory, middle, draw.uniform(0, middle.seconds))
+    with laboratory.resumed_job(kind, REAL, cut) as machine:
+        return _film(laboratory, machine, f"recovery from ({cut.where})", is_recovery=True)
+
+
+def _film(laboratory: Laboratory, machine: Machine, name: str, *, is_recovery: bool) -> list[Moment]:
+    """Keep the machine at every so many events until the job ends."""
+    moments: list[Moment] = []
+    _wait_for_more(machine, 1)
+    while not _has_ended(machine):
+        kept = machine.keep(laboratory.new_path("memory"), laboratory.new_path("disk"))
+        started = time.monotonic()
+        machine.go_on()
+        _wait_for_more(machine, EVENTS_BETWEEN)
+        seconds = time.monotonic() - started
+        moments.append(Moment(kept, seconds, f"{name}, moment {len(moments) + 1}", is_recovery))
+    return moments
+
+
+def _wait_for_more(machine: Machine, count: int) -> None:
+    """Wait until the job has begun or finished so many more steps and images, or has ended."""
+    wanted = _count_events(machine.events) + count
+    machine.wait_for(lambda events: _count_events(events) >= wanted or '"BatchEnded"' in events)
+
+
+def _count_events(events: str) -> int:
+    return sum(events.count(f'"{name}"') for name in ("ImageStarted", "StepDone", "ImageDone"))
+
+
+def _has_ended(machine: Machine) -> bool:
+    return '"BatchEnded"' in machine.events
+
+
+def make_cut(laboratory: Laboratory, moment: Moment, seconds: float) -> Cut:
+    """Let the job go on from the moment for so long, then kill its machine."""
+    with laboratory.restore(moment.kept, slow=True) as machine:
+        time.sleep(seconds)
+        return _kill(machine, f"{moment.name}, {seconds:.3f} s later")
+
+
+def _kill(machine: Machine, where: str) -> Cut:
+    machine.kill()
+    told = machine.events
+    return Cut(machine.disk, told[: told.rfind("\n") + 1], where)
+
+
+def keep_late(laboratory: Laboratory, kind: str) -> Kept:
+    """A machine whose job waits, before its first checkpoint, to be told which broken writer to be."""
+    with laboratory.running_job(kind, LATE, late=True) as machine:
+        return machine.keep(laboratory.new_path("memory"), laboratory.new_path("disk"))
+
+
+def count_bad(laboratory: Laboratory, kind: str, late: Kept, name: str, draw: random.Random) -> int:
+    """Bad states of a broken writer, up to enough."""
+
+    def try_one(moment: tuple[int, float]) -> bool:
+        step, seconds = moment
+        with laboratory.restore(late, slow=True) as machine:
+            machine.ask("choose", name=name)
+            machine.wait_for(lambda events: events.count('"StepDone"') >= step)
+            time.sleep(seconds)
+            cut = _kill(machine, f"{name}, {seconds:.3f} s after step {step}")
+        faults = laboratory.examine(kind, cut)
+        cut.disk.unlink()
+        return bool(faults)
+
+    last = name in BROKEN_AT_THE_END
+    moments = [(STEPS if last else draw.randint(1, 2), draw.uniform(0, 0.5)) for _ in range(TRIALS)]
+    bad = 0
+    for is_bad in _side_by_side(try_one, moments, together=_workers()):
+        bad += is_bad
+        if bad >= ENOUGH:
+            break
+    return bad
+
+
+def _side_by_side(work: Callable[[_In], _Out], items: Sequence[_In], *, together: int = 0) -> Iterator[_Out]:
+    """The results in order, made on all processors; `together`: after so many, no more are begun until asked for."""
+    together = together or len(items)
+    pool = ThreadPoolExecutor(_workers())
+    try:
+        for first in range(0, len(items), together):
+            yield from pool.map(work, items[first : first + together])
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _workers() -> int:
+    return os.cpu_count() or 1
