@@ -109,10 +109,11 @@ class CheckpointFolder:
     def drop(self) -> None:
         """Remove them once the image's manifest is durable; what a crash leaves is removed by a second call.
 
-        Files that are not the store's own (set aside, or a user's) stay, and the folder with them. Raises StorageError.
+        Files that are not the store's own (set aside, or a user's) stay, and the folder with them; so does all behind a
+        link to a folder elsewhere, which may be another image's. Raises StorageError.
         """
         self._forget()
-        if not self.path.is_dir():
+        if self.path.is_symlink() or not self.path.is_dir():
             return
         with storage_errors(self.path):
             own = [path for path in self.path.iterdir() if _OWN_FILE.fullmatch(path.name) and not _is_folder(path)]
@@ -121,8 +122,8 @@ class CheckpointFolder:
             remove_files([path for path in own if path not in slots])
             try:
                 self.path.rmdir()
-            except OSError as error:  # ENOTDIR: a link to a folder elsewhere
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
             sync_folder(self.path.parent)
 

@@ -212,16 +212,24 @@ class Night:
                 [*COMMAND, "run", JOB], cwd=self._workspace.folder, env=self._workspace.environment,
                 stdout=subprocess.DEVNULL, stderr=stderr,
             )  # fmt: skip
+        try:
+            self._accompany(process, filler)
+        finally:
+            process.kill()
+            process.wait()
+        if filler is not None:
+            filler.unlink(missing_ok=True)
+        return process.returncode
+
+    def _accompany(self, process: subprocess.Popen[bytes], filler: Path | None) -> None:
+        """Look at the run until it ends, and disturb it now and then."""
         disturb_at = time.monotonic() + self._random.uniform(2, 6)
-        while (code := process.poll()) is None:
+        while process.poll() is None:
             child = self._watch.look(process.pid)
             if time.monotonic() >= disturb_at:
                 self._disturb(process, child, filler)
                 disturb_at = time.monotonic() + self._random.uniform(3, 9)
             time.sleep(SAMPLE_SECONDS)
-        if filler is not None:
-            filler.unlink(missing_ok=True)
-        return code
 
     def _disturb(self, process: subprocess.Popen[bytes], child: psutil.Process | None, filler: Path | None) -> None:
         """Kill the worker mostly, at times the run, or fill the disk or free it again."""
@@ -237,9 +245,9 @@ class Night:
             filler.unlink()
             return
         self._full_disks += 1
-        status = os.statvfs(filler.parent)
-        with filler.open("wb") as stream:
-            os.posix_fallocate(stream.fileno(), 0, max(1, status.f_bavail * status.f_frsize))
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+            while stream.write(bytes(1 << 20)):  # to the last block, while the run writes too
+                pass
 
 
 def _job(images: int) -> str:

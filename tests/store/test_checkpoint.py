@@ -485,14 +485,15 @@ def test_drop_leaves_folders_that_have_a_files_name(folder: Path):
     assert names(folder) == {"ckpt.1"}
 
 
-def test_drop_leaves_a_link_to_a_folder_elsewhere_empty(folder: Path, tmp_path: Path):
+def test_drop_removes_nothing_behind_a_link_to_a_folder_elsewhere(folder: Path, tmp_path: Path):
     folder.parent.mkdir()
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
     CheckpointFolder(folder).save(checkpoint(0, history=(0,)))
     assert names(tmp_path / "elsewhere") == {"ckpt.0", "history.0"}
     CheckpointFolder(folder).drop()
-    assert names(tmp_path / "elsewhere") == set()
+    assert names(tmp_path / "elsewhere") == {"ckpt.0", "history.0"}
+    assert folder.is_symlink()
 
 
 def test_what_was_set_aside_or_dropped_is_not_taken_for_known(folder: Path):
