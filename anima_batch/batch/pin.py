@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,7 +35,7 @@ class Pin(BaseModel):
 def read_pin(outputs: Path) -> Pin:
     """The pinned expansion of a job folder, an empty one before its first run; raises UsageError if it is not one."""
     path = outputs / "job.json"
-    if not path.is_file():
+    if not os.path.lexists(path):
         return Pin()
     content = read_json(path, what="the pinned job", error=UsageError, limit_bytes=PIN_BYTES)
     version = content.get("schema_version") if isinstance(content, dict) else None

@@ -12,7 +12,7 @@ from anima_batch.job.axes import Axis, AxisValue
 
 Masks = tuple[tuple[int, ...], ...]
 
-_SETS_MAX = 3_000_000  # a second or two
+_SETS_MAX = 300_000  # more than a job may have images, and a second at the most
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 Kind = Literal["open", "encode", "find_warnings", "prepare", "step", "forecast", "decode"]
@@ -39,7 +40,7 @@ class Deadlines:
         if measured := self._slowest.get(kind):
             seconds = MARGIN * max(took * max(1.0, work / size) for size, took in measured.items())
         else:
-            seconds = FIRST_SECONDS[kind] * max(1.0, work / FIRST_WORK.get(kind, work))
+            seconds = FIRST_SECONDS[kind] * max(1.0, work / FIRST_WORK.get(kind, math.inf))
         return float(max(self._floor, seconds) * 2 ** self._misses.get(kind, 0))
 
     def learn(self, kind: Kind, work: float, seconds: float) -> None:

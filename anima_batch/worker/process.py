@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -46,6 +47,7 @@ class WorkerProcess:
         self._selector.register(self._printed, selectors.EVENT_READ)
         self._output = b""
         self._memory = Memory(None, None)
+        self._looked = -math.inf
 
     @property
     def pid(self) -> int:
@@ -62,7 +64,7 @@ class WorkerProcess:
 
         After either the process is gone.
         """
-        self._memory = read_memory(self.pid)
+        self._look_at_memory()
         try:
             self._connection.send(call)
             reply = self._connection.recv() if self._wait(seconds) else None
@@ -114,8 +116,13 @@ class WorkerProcess:
                 self._drain()
             if self._connection.fileno() in ready:
                 return True
-            self._memory = read_memory(self.pid)
+            self._look_at_memory()
         return False
+
+    def _look_at_memory(self) -> None:
+        """Keep the figures for the case of its death, at most once a second: they take as long as a small message."""
+        if (now := time.monotonic()) - self._looked >= _SLICE_SECONDS:
+            self._looked, self._memory = now, read_memory(self.pid)
 
     def _drain(self) -> None:
         """Take what was printed, so that the child never waits for a reader, and keep the end of it."""

@@ -247,7 +247,7 @@ def test_a_container_that_claims_too_much_is_told_and_the_older_generation_serve
     assert "3/6" in out  # the generation before
     code, out, _ = run("verify", "jobs/job.toml")
     assert code == 3
-    assert f"DIFFERS: {(world.begun / 'ckpt.1').relative_to(world.folder)}: " in out
+    assert f"DIFFERS: {world.begun.relative_to(world.folder)}/" in out
 
 
 # Numbers
@@ -260,7 +260,7 @@ def test_a_container_that_claims_too_much_is_told_and_the_older_generation_serve
         ('"denoise": 1.5', '"denoise": -1e300'),
         ('"decode": 0.25', '"decode": 1.7e308'),
         ('"passes": 2', f'"passes": {"9" * 400}'),
-        ('"bytes": 13', f'"bytes": {"9" * 4000}'),
+        ('"bytes": 1', f'"bytes": {"9" * 4000}1'),
         ('"width": 16', f'"width": {"9" * 400}'),
     ],
 )
