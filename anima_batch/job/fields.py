@@ -52,7 +52,7 @@ class Draw:
 class Preset:
     """Sampler, steps and policy that go well together."""
 
-    sampler: str
+    sampler: Sampler
     steps: int
     policy_name: str
     policy: Policy
