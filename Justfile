@@ -28,6 +28,20 @@ measure:
     .venv/bin/anima-batch bench checkpoint
     {{python}} docs/measure.py
 
+# Full size with random weights: an hour beside Diffusers (extra `train`), 12 GB of disk; goes on where it was
+rehearse *arguments:
+    {{python}} -m studies.rehearse {{arguments}}
+
+# The tables of docs/policies.md: some 20 minutes on two quiet cores
+policies:
+    {{python}} -m studies.quality --json outputs/policies.json
+
+# docs/demo.png, from a new run of the demo
+demo-picture:
+    rm -rf outputs/demo manifests/demo
+    .venv/bin/anima-batch run jobs/demo.toml
+    {{python}} -m studies.draw_demo
+
 # Kill a job at random moments, many times over
 kill rounds="10":
     for round in $(seq {{rounds}}); do .venv/bin/pytest -q tests/runner/test_kill.py || exit 1; done
