@@ -13,7 +13,7 @@ from anima_batch.model_set import built_in_folder
 from studies import settings
 from studies.figures import list_subjects, load_figures
 from studies.settings import EULER_20, Setting, find_preset
-from studies.tables import Report
+from studies.tables import Report, draw_bands, draw_decision
 
 DOCUMENT = Path(__file__).parents[1] / "docs/policies.md"
 
@@ -36,9 +36,6 @@ TRIAL = {
     Setting("euler", 20, "reuse-2-4"): (36.7, 47.0),
 }
 
-# Looked at again on other prompts, with the nearest of each number of passes.
-CHECKED = (find_preset("balanced"), *(Setting("euler", 20, policy) for policy in ("spectrum", "free", "taylor")))
-
 
 def main() -> None:
     """Measures what is not known yet, then rewrites the tables."""
@@ -47,9 +44,9 @@ def main() -> None:
     figures = load_figures(options.model_set, options.json)
     chosen, others = (Report(figures, half) for half in (subjects[: options.prompts], subjects[options.prompts :]))
     figures.measure(with_twins(settings.ALL), chosen.subjects, options.processes)
-    checked = [EULER_20, *chosen.find_front(settings.CANDIDATES), *CHECKED]
-    figures.measure(with_twins(checked), others.subjects, options.processes)
-    tables = draw_tables(chosen, others, list(dict.fromkeys(checked)))
+    checked = [*settings.CHECKED, *chosen.find_nearest(settings.CONTENDERS)]
+    figures.measure(checked, others.subjects, options.processes)
+    tables = draw_tables(chosen, others, sorted(dict.fromkeys(checked), key=lambda setting: setting.passes))
     write_atomic(DOCUMENT, fill_document(DOCUMENT.read_text(encoding="utf-8"), tables).encode("utf-8"))
 
 
@@ -63,13 +60,15 @@ def draw_tables(chosen: Report, others: Report, checked: Sequence[Setting]) -> d
     shown = [*settings.FORECASTS, *settings.REUSES, *settings.SCHEDULES, *checked]
     return {
         "subject": describe_subject(chosen),
+        "bands": draw_bands(find_preset("balanced"), Report(chosen.figures, [*chosen.subjects, *others.subjects])),
         "agreement": chosen.draw_agreement(settings.FINEST),
         "plain": chosen.draw_quality(settings.PLAIN, beside_plain=False),
         "forecasts": chosen.draw_quality(settings.FORECASTS, beside_plain=True),
         "reuses": chosen.draw_quality(settings.REUSES, beside_plain=True),
         "schedules": chosen.draw_quality(settings.SCHEDULES, beside_plain=False),
-        "front": chosen.draw_quality(checked, beside_plain=True),
-        "check": others.draw_quality(checked, beside_plain=True),
+        "decision": draw_decision(
+            checked, {f"{len(chosen.subjects)} prompts": chosen, f"{len(others.subjects)} others": others}
+        ),
         "trial": chosen.draw_trial(TRIAL),
         "spelling": f"```toml\n{settings.spell_policies(setting.policy for setting in shown)}\n```",
     }

@@ -16,7 +16,7 @@ from anima_batch.job import (
     built_in_policies,
     presets,
 )
-from anima_batch.sampling import planned_passes
+from anima_batch.sampling import computed_steps, planned_passes
 
 SIZE = (128, 128)  # width and height in pixels
 GUIDANCE_SCALE = 4.0
@@ -29,6 +29,7 @@ _FORECASTS = {
     "features": SpectrumPolicy(forecast="features"),
     "features-free": SpectrumPolicy(forecast="features", penalize_constant=False),
     "taylor": SpectrumPolicy(blend=0.0),
+    "features-taylor": SpectrumPolicy(forecast="features", blend=0.0),
     "chebyshev": SpectrumPolicy(blend=1.0, ridge_lambda=0.01),
 }
 _REUSES = {
@@ -60,6 +61,13 @@ class Setting:
         return sum(planned_passes(self.request("", 0)))
 
     @property
+    def board_minutes(self) -> float:
+        """Denoising on the RK3588 at 512x512 by its published times: loading once a computed step, and the passes."""
+        loading, step = 31.71, 120.43  # seconds; a step has two passes
+        loads = len(computed_steps(self.request("", 0)))
+        return (loads * loading + self.passes * (step - loading) / 2) / 60
+
+    @property
     def plain_twins(self) -> list[Setting]:
         """Plain sampling by each solver with as many passes, or one more where they are odd."""
         return [replace(self, policy="full", sampler=sampler, steps=-(-self.passes // 2)) for sampler in SAMPLERS]
@@ -87,8 +95,7 @@ EULER_200 = Setting("euler", 200)
 REFERENCES = (EULER_20, CONVERGED, EULER_200)
 FINEST = (EULER_20, EULER_200, CONVERGED, Setting("dpmpp_2m", 200))
 
-PLAIN = [Setting(sampler, steps) for sampler in SAMPLERS for steps in (8, 10, 11, 12, 14, 16, 20, 28)]
-PLAIN.insert(8, Setting("euler", 50))
+PLAIN = [Setting(sampler, steps) for sampler in SAMPLERS for steps in (6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 28, 50)]
 FORECASTS = [Setting("euler", steps, policy) for steps in (20, 28) for policy in _FORECASTS]
 _SEARCHED = [Setting("ab2", steps, policy) for steps in range(8, 16) for policy in _REUSES]
 _SEARCHED += [replace(setting, sampler="dpmpp_2m") for setting in _SEARCHED if setting.policy.startswith("reuse-2")]
@@ -104,14 +111,22 @@ SCHEDULES = [
 ]
 
 ALL = [*FINEST, *PLAIN, *FORECASTS, *REUSES, *SEARCHED, *SCHEDULES]
-CANDIDATES = [setting for setting in (*PLAIN, *FORECASTS, *REUSES, *SEARCHED) if setting.passes <= EULER_20.passes]
+
+# Looked at on other prompts as well: plain sampling, stable-diffusion.cpp's forecast and its best variation, and for
+# each number of passes the nearest of CONTENDERS.
+CHECKED = [
+    EULER_20,
+    *(Setting("ab2", steps) for steps in range(9, 15)),
+    *(Setting(sampler, 11) for sampler in SAMPLERS),
+    *(Setting("euler", 20, policy) for policy in ("spectrum", "taylor")),
+]
+CONTENDERS = [setting for setting in SEARCHED if 18 <= setting.passes <= 24]
 
 
 def find_preset(name: str) -> Setting:
     """A built-in preset as a setting."""
     preset = presets()[name]
-    policy = next(key for key, value in POLICIES.items() if value == preset.policy)
-    return Setting(preset.sampler, preset.steps, policy)
+    return Setting(preset.sampler, preset.steps, preset.policy)
 
 
 def spell_policies(names: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from typing import TypeAlias
 
@@ -12,6 +13,8 @@ import numpy.typing as npt
 
 from studies.figures import Figure, Figures, Subject
 from studies.settings import CONVERGED, EULER_20, EULER_200, REFERENCES, Setting, find_preset
+
+_BANDS = (35, 40, 45)  # dB
 
 Values: TypeAlias = npt.NDArray[np.float64]  # one a prompt
 
@@ -61,7 +64,7 @@ class Report:
         if beside_plain:
             header += ["plain, same solver", "gain, dB", "plain, best solver", "gain, dB"]
         rows = []
-        for row in map(self._row, settings):
+        for row in map(self.row, settings):
             rows.append(self._quality_cells(row) + (self._plain_cells(row) if beside_plain else []))
         return draw_table(header, rows)
 
@@ -69,7 +72,7 @@ class Report:
         """How near each setting is to each of the references, dB."""
         rows = [
             [row.setting.label, *(_mean_and_error(row.psnr(reference)) for reference in REFERENCES)]
-            for row in map(self._row, settings)
+            for row in map(self.row, settings)
         ]
         return draw_table(["", *(f"to {reference.label}" for reference in REFERENCES)], rows)
 
@@ -82,25 +85,26 @@ class Report:
                 *_beside(row.psnr(EULER_200), published[row.setting][0]),
                 *_beside(row.psnr(EULER_20), published[row.setting][1]),
             ]
-            for row in map(self._row, published)
+            for row in map(self.row, published)
         ]
         return draw_table(["setting", "passes", "Euler 200, dB", "trial", "Euler 20, dB", "trial"], rows)
 
-    def find_front(self, settings: Iterable[Setting]) -> list[Setting]:
-        """The settings that none of as few passes is nearer to the converged pictures than, fewest passes first."""
-        front: list[Row] = []
-        for row in sorted(map(self._row, settings), key=lambda row: (row.passes, -row.psnr().mean())):
-            if not front or row.psnr().mean() > front[-1].psnr().mean():
-                front.append(row)
-        return [row.setting for row in front]
+    def find_nearest(self, settings: Iterable[Setting]) -> list[Setting]:
+        """For each number of passes the setting that comes nearest to the converged pictures, fewest passes first."""
+        nearest: dict[int, Row] = {}
+        for row in map(self.row, settings):
+            if row.passes not in nearest or row.psnr().mean() > nearest[row.passes].psnr().mean():
+                nearest[row.passes] = row
+        return [nearest[passes].setting for passes in sorted(nearest)]
 
-    def _row(self, setting: Setting) -> Row:
+    def row(self, setting: Setting) -> Row:
+        """A setting with its figures."""
         return Row(setting, self.figures.of(setting, self.subjects))
 
     def _quality_cells(self, row: Row) -> list[str]:
-        base, converged = self._row(EULER_20), self._row(CONVERGED)
+        base, converged = self.row(EULER_20), self.row(CONVERGED)
         return [
-            f"**{row.setting.label}**" if row.setting in (EULER_20, find_preset("balanced")) else row.setting.label,
+            _emphasise(row.setting),
             str(row.passes),
             _mean_and_error(row.psnr()),
             f"{np.count_nonzero(row.psnr() >= base.psnr())} of {len(self.subjects)}",
@@ -114,19 +118,62 @@ class Report:
 
     def _plain_cells(self, row: Row) -> list[str]:
         """Plain sampling of equal passes by the same solver and by the best one: its dB, and the row's gain over it."""
-        twins = [self._row(twin) for twin in row.setting.plain_twins]
+        twins = [self.row(twin) for twin in row.setting.plain_twins]
         best = max(twins, key=lambda twin: float(twin.psnr().mean()))
         cells = []
         for twin in (next(twin for twin in twins if twin.setting.sampler == row.setting.sampler), best):
             gain = row.psnr() - twin.psnr()
-            cells += [f"{twin.setting.label}: {_mean(twin.psnr())}", f"{gain.mean():+.1f} ± {_error(gain):.1f}"]
+            cells += [f"{twin.setting.label}: {_mean(twin.psnr())}", _gain(gain)]
         return cells
+
+
+def draw_decision(settings: Iterable[Setting], reports: Mapping[str, Report]) -> str:
+    """What each setting gains over Euler 20 towards the converged pictures, for each set of prompts by its name."""
+    header = ["setting", "passes", "board, min"]
+    for name in reports:
+        header += [f"{name}: gain, dB", "to Euler 200", "as near on", "worst, dB", "SSIM"]
+    rows = []
+    for setting in settings:
+        cells = [_emphasise(setting), str(setting.passes), f"{setting.board_minutes:.1f}"]
+        for report in reports.values():
+            cells += _decision_cells(report.row(setting), report.row(EULER_20))
+        rows.append(cells)
+    return draw_table(header, rows)
+
+
+def draw_bands(setting: Setting, report: Report) -> str:
+    """The gain of a setting over Euler 20 where Euler 20 is far from the converged pictures, and where it is near."""
+    near = report.row(EULER_20).psnr()
+    gain = report.row(setting).psnr() - near
+    rows = []
+    for low, high in pairwise((0, *_BANDS, np.inf)):
+        inside = gain[(near >= low) & (near < high)]
+        if len(inside):
+            name = f"from {low}" if high == np.inf else f"up to {high}"
+            rows.append([name, str(len(inside)), str(np.count_nonzero(inside >= 0)), f"{inside.mean():+.1f}"])
+    return draw_table(["Euler 20, dB", "prompts", f"{setting.label} as near on", "gain, dB"], rows)
+
+
+def _decision_cells(row: Row, base: Row) -> list[str]:
+    near, gain = row.psnr(), row.psnr() - base.psnr()
+    rough = row.psnr(EULER_200) - base.psnr(EULER_200)
+    as_near = f"{np.count_nonzero(gain >= 0)} of {len(gain)}"
+    return [_gain(gain), _gain(rough), as_near, f"{near.min():.1f}", f"{row.ssim().mean():.4f}"]
 
 
 def draw_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _emphasise(setting: Setting) -> str:
+    """The label, bold for what all is held against and for the preset."""
+    return f"**{setting.label}**" if setting in (EULER_20, find_preset("balanced")) else setting.label
+
+
+def _gain(values: Values) -> str:
+    return f"{values.mean():+.1f} ± {_error(values):.1f}"
 
 
 def _mean(values: Values) -> str:

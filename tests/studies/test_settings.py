@@ -50,3 +50,7 @@ def test_labels_name_what_differs_from_the_default():
 @pytest.mark.parametrize("setting", [EULER_20, find_preset("balanced")])
 def test_planned_passes_are_at_most_forty(setting: Setting):
     assert setting.passes <= EULER_20.passes == 40
+
+
+def test_the_board_takes_its_published_time_for_twenty_computed_steps():
+    assert EULER_20.board_minutes == pytest.approx(2408.54 / 60, rel=1e-4)  # seconds published for the whole image

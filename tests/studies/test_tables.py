@@ -7,7 +7,7 @@ from anima_batch.model_set import built_in_folder
 from studies.figures import Figure, Subject, list_subjects, load_figures
 from studies.quality import fill_document
 from studies.settings import CONVERGED, EULER_20, REFERENCES, Setting
-from studies.tables import Report
+from studies.tables import Report, draw_decision
 
 SUBJECTS = [Subject("a cat", 1), Subject("a dog", 2)]
 AB2_11, SPECTRUM = Setting("ab2", 11), Setting("euler", 20, "spectrum")
@@ -47,11 +47,19 @@ def test_a_row_stands_beside_plain_sampling_of_equal_passes():
     assert row[-4:] == ["euler 11: 32.0", "+3.5 ± 0.5", "ab2 11: 37.0", "-1.5 ± 0.5"]
 
 
-def test_the_front_holds_what_nothing_of_as_few_passes_surpasses():
+def test_the_nearest_setting_is_found_for_each_number_of_passes():
     report = report_of(
         {EULER_20: (38.0, 38.0), SPECTRUM: (35.0, 35.0), AB2_11: (37.0, 37.0), Setting("ab2", 20): (30, 30)}
     )
-    assert report.find_front([EULER_20, SPECTRUM, AB2_11, Setting("ab2", 20)]) == [AB2_11, EULER_20]
+    assert report.find_nearest([EULER_20, SPECTRUM, AB2_11, Setting("ab2", 20)]) == [AB2_11, EULER_20]
+
+
+def test_a_decision_tells_the_gain_over_euler_20_on_each_set_of_prompts():
+    report = report_of({EULER_20: (34.0, 36.5), SPECTRUM: (35.0, 36.5)})
+    header, row = read_table(draw_decision([SPECTRUM], {"these": report, "others": report}))
+    assert header[3] == "these: gain, dB"
+    assert row[:8] == ["euler 20 spectrum", "22", "22.1", "+0.5 ± 0.5", "+0.5 ± 0.5", "2 of 2", "35.0", "0.5000"]
+    assert row[8:] == row[3:8]
 
 
 def test_tables_go_to_their_places_and_again():
