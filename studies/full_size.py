@@ -88,9 +88,9 @@ def write_weights(place: Place, dims: ModelDims) -> list[int]:
     return [len(read_header(path)) for path in (files.transformer, files.text_encoder, files.vae)]
 
 
-def find_tokenizers(place: Place, real: Path) -> Tokenizers:
+def find_tokenizers(place: Place, real: Path | None) -> Tokenizers:
     """The published tokenizers where the folder has them, else small ones: the embedding tables stay as large."""
-    if (real / "qwen").is_dir():
+    if real is not None and (real / "qwen").is_dir():
         real = real.resolve()
         return Tokenizers(real / "qwen", real / "t5", _OFFICIAL_EMPTY_TOKEN_ID, real=True)
     folder = place.folder / "tokenizers"

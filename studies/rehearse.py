@@ -44,7 +44,7 @@ def main() -> None:
     dims = choose_dims(options.blocks, small=options.small)
     side = 128 if options.small else 512
     record = Record(Place(options.folder.resolve()))
-    rehearse_commands(record, dims, side, options.tokenizers)
+    rehearse_commands(record, dims, side, None if options.small else options.tokenizers)
     measure_stages(record, options.rounds, diffusers=options.diffusers)
     rows = list_rows(record.figures, blocks=dims.transformer.blocks, small=options.small)
     print(draw_rows(rows))
@@ -100,7 +100,7 @@ class Record:
         self.take(f"{name} {number}", measure)
 
 
-def rehearse_commands(record: Record, dims: ModelDims, side: int, tokenizers: Path) -> None:
+def rehearse_commands(record: Record, dims: ModelDims, side: int, tokenizers: Path | None) -> None:
     """Weights, then the commands as a user gives them: convert, run until killed, run again, verify, audit."""
     place = record.place
     record.take("weights", lambda: {"tensors": write_weights(place, dims)})
@@ -126,7 +126,7 @@ def measure_stages(record: Record, rounds: int, *, diffusers: bool) -> None:
         record.take("picture differences", lambda: _compare_pictures(record.place))
 
 
-def _convert(place: Place, side: int, tokenizers: Path) -> Mapping[str, Any]:
+def _convert(place: Place, side: int, tokenizers: Path | None) -> Mapping[str, Any]:
     shutil.rmtree(place.model_set, ignore_errors=True)
     files, found = place.weights, find_tokenizers(place, tokenizers)
     words = ["--transformer", files.transformer, "--text-encoder", files.text_encoder, "--vae", files.vae]
