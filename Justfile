@@ -21,7 +21,7 @@ lint:
 # Make the built-in model set anew: the same bytes every time
 picture-book:
     rm -rf anima_batch/models/picture-book
-    {{python}} -m anima_batch.convert.picture_book anima_batch/models/picture-book
+    {{python}} -m training.picture_book anima_batch/models/picture-book
 
 # The figures of docs/measurements.md that come from commands
 measure:

@@ -98,25 +98,24 @@ def open_pipeline(model_set: ModelSet, backend_name: str, run: RunSpec) -> Pipel
 
     Raises UsageError, BackendError or ModelSetError.
     """
-    cpu = OnnxBackend(run.threads)
-    backend = _choose_backend(model_set, backend_name, run, cpu)
+    backend = _choose_backend(model_set, backend_name, run)
     roles = [key.role for key in subgraph_keys(model_set.description.transformer.blocks)]
     paths = {role: model_set.path(role, backend.suffix) for role in roles}
     room = _room_bytes(backend.name, available_bytes())
     keep = _choose_kept(run, roles, sum(path.stat().st_size for path in paths.values() if path.is_file()), room)
     staging = Staging(lambda role: open_session(backend, model_set, role), keep)
-    if backend is not cpu:
+    if isinstance(backend, RknnBackend):
         # The board's runtime tells its versions only after it opened a graph; every image and checkpoint records them.
         with staging.session(roles[0]):
             pass
-    return Pipeline(model_set, backend, cpu, staging)
+    return Pipeline(model_set, backend, OnnxBackend(run.threads), staging)
 
 
-def _choose_backend(model_set: ModelSet, name: str, run: RunSpec, cpu: OnnxBackend) -> Backend:
+def _choose_backend(model_set: ModelSet, name: str, run: RunSpec) -> Backend:
     on_board = find_spec("rknnlite") is not None and model_set.has(RknnBackend.suffix)
     if name == "rknn" or (name == "auto" and on_board):
         return RknnBackend(run.core_mask)
-    return cpu
+    return OnnxBackend(run.threads, share_arena=True)
 
 
 def _room_bytes(backend_name: str, available: int) -> int:
