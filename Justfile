@@ -21,12 +21,26 @@ lint:
 # Make the built-in model set anew: the same bytes every time
 picture-book:
     rm -rf anima_batch/models/picture-book
-    {{python}} -m anima_batch.convert.picture_book anima_batch/models/picture-book
+    {{python}} -m training.picture_book anima_batch/models/picture-book
 
 # The figures of docs/measurements.md that come from commands
 measure:
     .venv/bin/anima-batch bench checkpoint
     {{python}} docs/measure.py
+
+# Full size with random weights: an hour beside Diffusers (extra `train`), 12 GB of disk; goes on where it was
+rehearse *arguments:
+    {{python}} -m studies.rehearse {{arguments}}
+
+# The tables of docs/policies.md: some 20 minutes on two quiet cores
+policies:
+    {{python}} -m studies.quality --json outputs/policies.json
+
+# docs/demo.png, from a new run of the demo
+demo-picture:
+    rm -rf outputs/demo manifests/demo
+    .venv/bin/anima-batch run jobs/demo.toml
+    {{python}} -m studies.draw_demo
 
 # Kill a job at random moments, many times over, and once at every step of every policy with every signal
 kill rounds="10":

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from command import Workspace
 from small_disk import SmallDisk, mounted_disk
+
+# training/ and studies/ are no part of the package: they are found from the repository, after all that is installed.
+sys.path.append(str(Path(__file__).parents[1]))
 
 
 @pytest.fixture(scope="session")

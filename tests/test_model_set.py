@@ -185,7 +185,7 @@ def test_a_role_that_is_there_twice_in_one_kind_is_refused(copy_set):
         ("transformer", "blocks", 10**9, "transformer.blocks: "),
         ("transformer", "head_dim", 9, "transformer.head_dim: Input should be a multiple of 2, got 9"),
         ("transformer", "head_dim", 6, "transformer.head_dim: "),
-        ("transformer", "head_dim", 24, "transformer.head_dim: must divide hidden = 64, got 24"),
+        ("transformer", "head_dim", 40, "transformer.head_dim: must divide hidden = 192, got 40"),
         ("transformer", "hidden", 0, "transformer.hidden: "),
         ("transformer", "context_dim", 0, "transformer.context_dim: "),
         ("transformer", "latent_channels", 8, "transformer.latent_channels: "),
@@ -231,12 +231,12 @@ def test_the_transformers_graphs_are_all_there_in_each_kind_in_which_any_is(copy
     parts = CONTENT["components"]
     graphs = [part for part in parts if re.match(r"transformer\.\d", part["role"])]
     others = [part for part in parts if part not in graphs]
-    extra = {**graphs[0], "role": "transformer.04.mlp", "path": "transformer/04.mlp.onnx"}
-    prefix = "components: must be 4 x self_attn, cross_attn, mlp as"
+    extra = {**graphs[0], "role": "transformer.06.mlp", "path": "transformer/06.mlp.onnx"}
+    prefix = "components: must be 6 x self_attn, cross_attn, mlp as"
     for number, (components, fault) in enumerate(
         [
             ([*others, *graphs[1:]], f"{prefix} .onnx: transformer.00.self_attn is missing"),
-            ([*parts, extra], f"{prefix} .onnx: transformer.04.mlp is one too many"),
+            ([*parts, extra], f"{prefix} .onnx: transformer.06.mlp is one too many"),
             ([*parts, {**extra, "role": "transformer.ffn"}], f"{prefix} .onnx: transformer.ffn is one too many"),
             ([*parts, as_rknn(graphs[0])], f"{prefix} .rknn: transformer.00.cross_attn is missing"),
         ]
@@ -277,8 +277,8 @@ def test_the_digest_is_the_same_under_other_names_sizes_licences_and_tools(copy_
 def change(value):
     """Another value of the same type."""
     match value:
-        case "token":
-            return "masked"
+        case "masked":
+            return "token"
         case [first, *rest]:
             return (first + 0.5, *rest)
         case None:

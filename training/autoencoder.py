@@ -52,7 +52,8 @@ class _SpatialAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.to_qkv(self.norm(x)).flatten(2).transpose(1, 2)[:, None].chunk(3, dim=-1)  # (B, 1, h·w, C)
         y = functional.scaled_dot_product_attention(q, k, v)[:, 0].transpose(1, 2).reshape(x.shape)
-        return x + self.proj(y)
+        result: Tensor = x + self.proj(y)
+        return result
 
 
 class _Upsampling(nn.Module):

@@ -23,6 +23,7 @@ from training.stages import SIZES
 
 PROMPT_SEED = 30_000_000  # prompts are the held-out lots from here on
 FIXED_SEEDS = 8
+SHEET_PICTURES = 60
 _SHEET_COLUMNS = 10
 _CAPTION_HEIGHT = 36
 
@@ -55,31 +56,35 @@ class Settings:
     guidance_scale: float
     size: tuple[int, int]
 
+    def request(self, prompt: str, seed: int) -> ImageRequest:
+        """What is asked for, with the built-in policy `full` and the other defaults of a job."""
+        width, height = self.size
+        return ImageRequest(
+            prompt=prompt,
+            seed=seed,
+            width=width,
+            height=height,
+            steps=self.steps,
+            guidance_scale=self.guidance_scale,
+        )
 
-def render(pipeline: Pipeline, prompt: str, seed: int, settings: Settings) -> Picture:
+
+def render(pipeline: Pipeline, request: ImageRequest) -> Picture:
     """The picture as `anima-batch run` makes it, uint8 (H, W, 3)."""
-    width, height = settings.size
-    request = ImageRequest(
-        prompt=prompt,
-        seed=seed,
-        width=width,
-        height=height,
-        steps=settings.steps,
-        guidance_scale=settings.guidance_scale,
-    )
-    conditioning = Conditioning(*pipeline.encode([prompt, request.negative_prompt]))
+    conditioning = Conditioning(*pipeline.encode([request.prompt, request.negative_prompt]))
     sigmas = make_sigmas(request.schedule, request.steps, request.shift)
-    model = pipeline.make_transformer(sigmas, conditioning, width, height)
+    model = pipeline.make_transformer(sigmas, conditioning, request.width, request.height)
     *_, (last, _) = sample(request, model, initial_state(request))
     return pipeline.decode(last.latents)
 
 
-def judge_prompts(pipeline: Pipeline, judge: Judge, count: int, settings: Settings) -> list[Shot]:
-    """Pictures of the first held-out prompts, each with its own seed."""
+def judge_prompts(pipeline: Pipeline, judge: Judge, count: int, settings: Settings, *, told: bool = True) -> list[Shot]:
+    """Pictures of the first held-out prompts, each with its own seed; or, if nothing is told, of empty prompts."""
     shots = []
     for number in range(count):
         scene = draw_lot(PROMPT_SEED + number, held_out=True)
-        picture = render(pipeline, describe_scene(scene), number, settings)
+        prompt = describe_scene(scene) if told else ""
+        picture = render(pipeline, settings.request(prompt, number))
         shots.append(Shot(scene, picture, judge.examine(picture)))
     return shots
 
@@ -111,7 +116,9 @@ def judge_fixed_prompts(pipeline: Pipeline, judge: Judge, settings: Settings) ->
     """Of FIXED_SEEDS seeds: how often the red house stands on the asked side, and how often day is 60 brighter."""
     house = "a red house on the {} on grass by {}"
     pictures = {
-        (place, time): [render(pipeline, house.format(place, time), seed, settings) for seed in range(FIXED_SEEDS)]
+        (place, time): [
+            render(pipeline, settings.request(house.format(place, time), seed)) for seed in range(FIXED_SEEDS)
+        ]
         for place, time in (("left", "day"), ("left", "night"), ("right", "day"))
     }
     sides = {
@@ -173,8 +180,10 @@ def main() -> None:
     print(json.dumps({"true drawings judged right": true, "other captions judged right": others}))
     shots = judge_prompts(pipeline, judge, options.count, settings)
     if options.sheet:
-        draw_sheet(shots, options.sheet)
+        draw_sheet(shots[:SHEET_PICTURES], options.sheet)
     print(json.dumps(tabulate(shots), indent=1))
+    blind = judge_prompts(pipeline, judge, options.count, settings, told=False)
+    print(json.dumps({"right with an empty prompt": tabulate(blind)["all"]}))
     print(json.dumps(judge_fixed_prompts(pipeline, judge, settings), indent=1))
     pipeline.close()
 

@@ -81,7 +81,9 @@ class Judge:
 
     def _classify(self, mask: npt.NDArray[np.bool_]) -> tuple[str, int]:
         distances = np.square(self._rasters - _rasterise(mask)).sum(axis=1)
-        nearest = [self._labels[index] for index in np.argsort(distances, kind="stable")[:_NEIGHBOURS]]
+        nearest: list[tuple[str, int]] = [
+            self._labels[index] for index in np.argsort(distances, kind="stable")[:_NEIGHBOURS]
+        ]
         return Counter(nearest).most_common(1)[0][0]
 
 

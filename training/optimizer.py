@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -36,7 +35,7 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, {"lr": rate})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # noqa: ANN401 - the base class's signature
+    def step(self, closure: None = None) -> None:  # type: ignore[override] # closures are not needed
         """Takes one step; all workers must have the same gradients, and share the work."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
@@ -47,7 +46,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _step_muon(self, parameters: list[nn.Parameter], rate: float) -> None:
         updates = torch.zeros(sum(parameter.numel() for parameter in parameters))
-        parts = updates.split([parameter.numel() for parameter in parameters])
+        parts = torch.split(updates, [parameter.numel() for parameter in parameters])
         for index, (parameter, part) in enumerate(zip(parameters, parts, strict=True)):
             assert parameter.grad is not None
             gradient = parameter.grad.flatten(1)
@@ -84,4 +83,5 @@ def _orthogonalise(matrix: Tensor) -> Tensor:
     for _ in range(_ITERATIONS):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if matrix.shape[0] > matrix.shape[1] else x
+    factor: Tensor = x.T if matrix.shape[0] > matrix.shape[1] else x
+    return factor

@@ -1,4 +1,4 @@
-"""The loop of a training stage: a number of steps that fits a budget, kept states, a log."""
+"""The loop of a training stage: its steps, kept states, a log."""
 
 from __future__ import annotations
 
@@ -16,16 +16,7 @@ from training.run_folder import RunFolder
 SAVE_SECONDS = 60.0
 LOG_EVERY = 20
 VALIDATE_EVERY = 200
-_TRIAL_STEPS = 8  # measured to learn how many fit into the minutes
 _GRADIENT_LIMIT = 1.0
-
-
-@dataclass(frozen=True)
-class Budget:
-    """How long a stage trains: a number of steps, or as many as fit into some minutes."""
-
-    minutes: float
-    steps: int | None = None
 
 
 class MovingAverage:
@@ -75,20 +66,16 @@ class Progress:
     def run(
         self,
         rank: int,
-        budget: Budget,
-        take_step: Callable[[int, int], float],
+        steps: int,
+        take_step: Callable[[int], float],
         validate: Callable[[int], dict[str, float]],
     ) -> None:
-        """Calls take_step(step, steps) for the steps that are missing; the first worker keeps state and log."""
-        start, steps = self._restore()
-        started = time.monotonic()
-        if steps == 0:
-            steps = budget.steps or self._count_steps(budget, take_step)
-        if start == steps:
-            return
-        saved, losses = time.monotonic(), []
+        """Calls take_step(step) for the steps that are missing, from 0; the first worker keeps state and log."""
+        start = self._restore(steps)
+        started = saved = time.monotonic()
+        losses = []
         for step in range(start, steps):
-            losses.append(take_step(step, steps))
+            losses.append(take_step(step))
             self.average.update(self.model, step + 1)
             done, minutes = step + 1, (time.monotonic() - started) / 60
             if rank == 0 and (done % LOG_EVERY == 0 or done == steps):
@@ -99,28 +86,20 @@ class Progress:
                 self._keep(done, steps)
                 saved = time.monotonic()
 
-    def _count_steps(self, budget: Budget, take_step: Callable[[int, int], float]) -> int:
-        """How many steps fit into the budget, by trial; the trial's changes are taken back."""
-        before = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        fresh = self.optimizer.state_dict()
-        take_step(0, 1000)
-        started = time.monotonic()
-        for _ in range(_TRIAL_STEPS):
-            take_step(0, 1000)
-        seconds = (time.monotonic() - started) / _TRIAL_STEPS
-        self.model.load_state_dict(before)
-        self.optimizer.load_state_dict(fresh)
-        return workers.broadcast(max(1, round(budget.minutes * 60 / seconds)))
+    def _restore(self, steps: int) -> int:
+        """Steps done by an earlier run, whose state is loaded; 0 without one.
 
-    def _restore(self) -> tuple[int, int]:
-        """(steps done, steps in all) of an earlier run, whose state is loaded; (0, 0) without one."""
+        Raises ValueError for a run of another number of steps: the learning rate depends on it.
+        """
         state = self.folder.load_state(self.stage)
         if state is None:
-            return 0, 0
+            return 0
+        if state["steps"] != steps:
+            raise ValueError(f"{self.folder.path}: {self.stage} was begun with {state['steps']} steps, not {steps}")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.average.weights.update(state["average"])
-        return state["step"], state["steps"]
+        return int(state["step"])
 
     def _keep(self, step: int, steps: int) -> None:
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}

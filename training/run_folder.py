@@ -41,7 +41,8 @@ class RunFolder:
 
     def load_array(self, name: str) -> np.ndarray[Any, Any]:
         """An array that save_array kept, not read before it is used."""
-        return np.load(self.path / f"{name}.npy", mmap_mode="r")
+        array: np.ndarray[Any, Any] = np.load(self.path / f"{name}.npy", mmap_mode="r")
+        return array
 
     def has_array(self, name: str) -> bool:
         """Whether save_array kept an array of that name."""

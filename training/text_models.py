@@ -49,6 +49,7 @@ class Qwen(nn.Module):
         # Padding lies on the right and looks back only, so that no token sees it.
         mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
         for layer in self.layers:
+            assert isinstance(layer, _QwenLayer)
             z = layer.input_layernorm(x)
             x = x + layer.self_attn(z, z, tables, mask)
             x = x + layer.mlp(layer.post_attention_layernorm(x))
@@ -89,6 +90,7 @@ class Adapter(nn.Module):
         first = torch.arange(states.shape[1]) == 0
         self_mask, cross_mask = known[:, None, None], (states_known | first)[:, None, None]  # (B, 1, 1, L)
         for block in self.blocks:
+            assert isinstance(block, _AdapterBlock)
             z = block.norm_self_attn(x)
             x = x + block.self_attn(z, z, (own, own), self_mask)
             x = x + block.cross_attn(block.norm_cross_attn(x), states, (own, others), cross_mask)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from training.curves import draw_curves
 from training.export import export_model_set
-from training.progress import Budget
 from training.run_folder import RunFolder
 from training.train_autoencoder import draw_pictures, measure_latents, train_autoencoder
 from training.train_transformer import train_transformer
 
+STEPS_VAE, STEPS_TRANSFORMER = 3600, 3200  # of the set that ships
 STAGES = ("scenes", "vae", "latents", "transformer", "export")
 
 
@@ -20,13 +20,11 @@ def main() -> None:
     """Runs the stages that are asked for, in order."""
     options = _parse_arguments()
     folder = RunFolder(options.folder)
-    vae = Budget(options.minutes_vae, options.steps_vae)
-    transformer = Budget(options.minutes_transformer, options.steps_transformer)
     work: dict[str, Callable[[], object]] = {
         "scenes": lambda: draw_pictures(folder, options.seed),
-        "vae": lambda: train_autoencoder(folder, options.seed, vae),
+        "vae": lambda: train_autoencoder(folder, options.seed, options.steps_vae),
         "latents": lambda: None if folder.has_array("latent-statistics") else measure_latents(folder),
-        "transformer": lambda: train_transformer(folder, options.seed, transformer),
+        "transformer": lambda: train_transformer(folder, options.seed, options.steps_transformer),
         "export": lambda: export_model_set(folder, options.out or folder.path / "picture-book"),
     }
     for stage in STAGES:
@@ -41,10 +39,8 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="the run's folder: states, logs, curves, weights")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
-    parser.add_argument("--minutes-vae", type=float, default=35.0, help="the steps are as many as fit in")
-    parser.add_argument("--minutes-transformer", type=float, default=55.0)
-    parser.add_argument("--steps-vae", type=int, help="instead of minutes: the same steps give the same weights")
-    parser.add_argument("--steps-transformer", type=int)
+    parser.add_argument("--steps-vae", type=int, default=STEPS_VAE)
+    parser.add_argument("--steps-transformer", type=int, default=STEPS_TRANSFORMER)
     parser.add_argument("--out", type=Path, help="where the model set goes; default FOLDER/picture-book")
     return parser.parse_args()
 

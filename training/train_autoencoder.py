@@ -13,7 +13,7 @@ from training import workers
 from training.autoencoder import Autoencoder, psnr
 from training.drawing import draw_scene
 from training.optimizer import Optimizer
-from training.progress import Budget, MovingAverage, Progress, cosine_rate, finish_step
+from training.progress import MovingAverage, Progress, cosine_rate, finish_step
 from training.run_folder import RunFolder
 from training.scenes import draw_lot
 from training.stages import HELD_OUT_PICTURES, HELD_OUT_SEED, PICTURES, SIZE_NAMES, SIZES, VAE
@@ -46,20 +46,21 @@ def _draw_share(rank: int, folder: RunFolder, seed: int) -> None:
             folder.save_array(f"pictures-{name}-{rank}", np.stack(pictures))
 
 
-def train_autoencoder(folder: RunFolder, seed: int, budget: Budget) -> None:
+def train_autoencoder(folder: RunFolder, seed: int, steps: int) -> None:
     """Trains the autoencoder for a number of steps, going on where an earlier run was stopped."""
-    workers.run_workers(_train_share, folder, seed, budget)
+    workers.run_workers(_train_share, folder, seed, steps)
 
 
-def _train_share(rank: int, folder: RunFolder, seed: int, budget: Budget) -> None:
+def _train_share(rank: int, folder: RunFolder, seed: int, steps: int) -> None:
     torch.manual_seed(seed)
-    model = Autoencoder(VAE).to(memory_format=torch.channels_last)
+    model = Autoencoder(VAE)
+    _order_channels_last(model)
     optimizer = Optimizer(model, RATE)
     average = MovingAverage(model, DECAY)
     pictures = [folder.load_array(f"pictures-{name}-{rank}") for name in SIZE_NAMES]
     progress = Progress(folder, "vae", model, optimizer, average)
 
-    def take_step(step: int, steps: int) -> float:
+    def take_step(step: int) -> float:
         random = np.random.default_rng((seed, rank, step))
         large = step >= (1 - LARGE_SHARE) * steps
         crops = _cut_crops(pictures, random, LARGE_CROP if large else CROP, LARGE_BATCH if large else BATCH)
@@ -76,7 +77,7 @@ def _train_share(rank: int, folder: RunFolder, seed: int, budget: Budget) -> Non
     def validate(step: int) -> dict[str, float]:
         return {"psnr": measure_psnr(average_model(Autoencoder(VAE), average)) if rank == 0 else 0.0}
 
-    progress.run(rank, budget, take_step, validate)
+    progress.run(rank, steps, take_step, validate)
 
 
 def _latent_shape(pictures: Tensor) -> tuple[int, int, int, int]:
@@ -99,10 +100,16 @@ def as_tensor(pictures: Any) -> Tensor:  # noqa: ANN401 - a NumPy array, in memo
     return (values.float() / 127.5 - 1).contiguous(memory_format=torch.channels_last)
 
 
+def _order_channels_last(model: Autoencoder) -> None:
+    """In memory, as the pictures are; the convolutions are faster so."""
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # the stubs leave memory_format out
+
+
 def average_model(model: Autoencoder, average: MovingAverage) -> Autoencoder:
     """The model with the averaged weights."""
     model.load_state_dict(average.weights)
-    return model.to(memory_format=torch.channels_last).eval()
+    _order_channels_last(model)
+    return model.eval()
 
 
 @torch.no_grad()
@@ -112,7 +119,7 @@ def measure_psnr(model: Autoencoder) -> float:
     for width, height in SIZES:
         lots = range(HELD_OUT_SEED, HELD_OUT_SEED + HELD_OUT_PICTURES)
         pictures = as_tensor(np.stack([draw_scene(draw_lot(lot, held_out=True), width, height, lot) for lot in lots]))
-        for part in pictures.split(16):
+        for part in torch.split(pictures, 16):
             again = model.decode(model.encoder(part)[0]).clamp(-1, 1)
             errors.append(float((again - part).square().mean()))
     return psnr(sum(errors) / len(errors))
@@ -133,7 +140,8 @@ def _encode_share(rank: int, folder: RunFolder) -> None:
     assert state is not None
     model = Autoencoder(VAE)
     model.load_state_dict(state["average"])
-    model.to(memory_format=torch.channels_last).eval()
+    _order_channels_last(model)
+    model.eval()
     for name in SIZE_NAMES:
         if not folder.has_array(f"latents-{name}-{rank}"):
             pictures = folder.load_array(f"pictures-{name}-{rank}")

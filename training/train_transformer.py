@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anima_batch.convert.tokenizer import read_qwen_tokenizer, read_t5_tokenizer, train_small_tokenizers
+from anima_batch.convert.tokenizer import read_qwen_tokenizer, read_t5_tokenizer
 from training import workers
 from training.optimizer import Optimizer
-from training.progress import Budget, MovingAverage, Progress, cosine_rate, finish_step
+from training.progress import MovingAverage, Progress, cosine_rate, finish_step
 from training.run_folder import RunFolder
 from training.scenes import draw_lot, list_captions, training_caption
+from training.small_tokenizers import train_small_tokenizers
 from training.stages import ADAPTER, CONTEXT_ROWS, PICTURES, QWEN, SIZE_NAMES, TRANSFORMER
 from training.text_models import Qwen, pad_ids
 from training.train_autoencoder import lots_of
@@ -55,25 +56,25 @@ class Caption:
     t5_ids: tuple[int, ...]
 
 
-def make_tokenizers(folder: RunFolder) -> int:
-    """Writes the two tokenizers below the run's folder; returns the id of Qwen's empty token."""
-    return train_small_tokenizers(folder.path, list_captions())
+def make_tokenizers(folder: Path) -> int:
+    """Writes the two tokenizers below the folder; returns the id of Qwen's empty token."""
+    return train_small_tokenizers(folder, list_captions())
 
 
-def train_transformer(folder: RunFolder, seed: int, budget: Budget) -> None:
+def train_transformer(folder: RunFolder, seed: int, steps: int) -> None:
     """Trains for a number of steps, going on where an earlier run was stopped."""
-    make_tokenizers(folder)
-    workers.run_workers(_train_share, folder, seed, budget)
+    make_tokenizers(folder.path)
+    workers.run_workers(_train_share, folder, seed, steps)
 
 
-def _train_share(rank: int, folder: RunFolder, seed: int, budget: Budget) -> None:
+def _train_share(rank: int, folder: RunFolder, seed: int, steps: int) -> None:
     torch.manual_seed(seed)
     model = Model()
     optimizer = Optimizer(model, RATE, plain=model.net.final_layer["linear"].parameters())
     average = MovingAverage(model, DECAY)
     data = _load_share(rank, folder, seed)
 
-    def take_step(step: int, steps: int) -> float:
+    def take_step(step: int) -> float:
         # All workers take the same size at a step, so that none waits for another.
         size = np.random.default_rng((seed, step)).choice(len(SIZE_NAMES), p=np.array(PICTURES) / sum(PICTURES))
         random = np.random.default_rng((seed, rank, step, 1))
@@ -87,7 +88,7 @@ def _train_share(rank: int, folder: RunFolder, seed: int, budget: Budget) -> Non
         loss.backward()
         return finish_step(model.parameters(), optimizer, loss)
 
-    Progress(folder, "transformer", model, optimizer, average).run(rank, budget, take_step, lambda step: {})
+    Progress(folder, "transformer", model, optimizer, average).run(rank, steps, take_step, lambda step: {})
 
 
 def _draw_noise(random: np.random.Generator, shape: torch.Size) -> tuple[Tensor, Tensor]:

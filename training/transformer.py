@@ -94,7 +94,7 @@ class Transformer(nn.Module):
         sinusoid = _embed_sigmas(sigmas, self.dims.hidden)
         emb, ada = self.t_embedding_norm(sinusoid), self.t_embedder(sinusoid)
         # The padding mask is zero everywhere, and with it the columns that read it.
-        weight = self.x_embedder["proj"][1].weight[:, : channels * PATCH**2]
+        weight = self.get_parameter("x_embedder.proj.1.weight")[:, : channels * PATCH**2]
         x = functional.linear(functional.pixel_unshuffle(latents, PATCH).flatten(2).transpose(1, 2), weight)
         rotary = grid_rotary(*grid, self.dims.head_dim)
         for block in self.blocks:
@@ -104,7 +104,8 @@ class Transformer(nn.Module):
         )
         y = self.final_layer["linear"](_modulate(x, scale, shift))
         y = y.unflatten(1, grid).unflatten(-1, (PATCH, PATCH, channels))  # (B, gh, gw, p, q, C)
-        return y.permute(0, 5, 1, 3, 2, 4).reshape(latents.shape)
+        velocity: Tensor = y.permute(0, 5, 1, 3, 2, 4).reshape(latents.shape)
+        return velocity
 
 
 def _embed_sigmas(sigmas: Tensor, dim: int) -> Tensor:

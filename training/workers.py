@@ -16,12 +16,14 @@ WORKERS = 2
 def run_workers(work: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - passed on as they are
     """Runs `work(rank, *arguments)` once in each worker and waits; raises what a worker raised."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_enter, (folder, work, arguments), nprocs=WORKERS)
+        multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
+            _enter, (folder, work, arguments), nprocs=WORKERS
+        )
 
 
 def _enter(rank: int, folder: str, work: Callable[..., None], arguments: Sequence[Any]) -> None:
     torch.set_num_threads(1)
-    store = distributed.FileStore(str(Path(folder) / "store"), WORKERS)
+    store = distributed.FileStore(str(Path(folder) / "store"), WORKERS)  # type: ignore[attr-defined]
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS)
     try:
         work(rank, *arguments)
@@ -38,7 +40,7 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> float:
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     distributed.all_reduce(flat)
     flat /= WORKERS
-    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+    for gradient, part in zip(gradients, torch.split(flat, [gradient.numel() for gradient in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
     return float(flat.norm())
 

@@ -78,7 +78,7 @@ def open_pipeline(
     Raises UsageError, BackendError or ModelSetError.
     """
     cpu: Backend = OnnxBackend(run.threads)
-    backend = _choose_backend(model_set, backend_name, run, cpu)
+    backend = _choose_backend(model_set, backend_name, run)
     if wrap is not None:
         cpu, backend = wrap(cpu), wrap(backend)
     roles = [key.role for key in subgraph_keys(model_set.description.transformer.blocks)]
@@ -93,11 +93,11 @@ def open_pipeline(
     return Pipeline(model_set, backend, cpu, staging)
 
 
-def _choose_backend(model_set: ModelSet, name: str, run: RunSpec, cpu: Backend) -> Backend:
+def _choose_backend(model_set: ModelSet, name: str, run: RunSpec) -> Backend:
     on_board = find_spec("rknnlite") is not None and model_set.has(RknnBackend.suffix)
     if name == "rknn" or (name == "auto" and on_board):
         return RknnBackend(run.core_mask)
-    return cpu
+    return OnnxBackend(run.threads, share_arena=True)
 
 
 def _room_bytes(backend_name: str, available: int) -> int:

@@ -84,18 +84,27 @@ class Transformer:
 
         Each subgraph is opened once and serves all streams. Raises BackendError.
         """
-        tokens = ops.patchify(latents) @ self.patch_embedding.T  # (L, D)
-        hidden = [tokens.copy() for _ in streams]
+        tokens = self.embed(latents)
+        residuals = [tokens.copy() for _ in streams]
         for block in range(self.config.blocks):
-            for index, branch in enumerate(BRANCHES):
-                shift, one_plus_scale, gate = self.modulation.branches[step, block, index]
-                role = SubgraphKey("transformer", block, branch).role
-                with self.staging.session(role) as session:
-                    for residual, stream in zip(hidden, streams, strict=True):
-                        z = ops.modulate(residual, one_plus_scale, shift)
-                        y = check_output(role, session.run(self._feeds(branch, z, stream)), (1, *z.shape))
-                        np.add(residual, gate * y[0].astype(np.float32, copy=False), out=residual)
-        return hidden
+            self.add_block(block, residuals, step, streams)
+        return residuals
+
+    def embed(self, latents: Array) -> Array:
+        """The residual stream before the first block, (L, D), of latents (16, h, w)."""
+        tokens: Array = ops.patchify(latents) @ self.patch_embedding.T
+        return tokens
+
+    def add_block(self, block: int, residuals: Sequence[Array], step: int, streams: Sequence[str]) -> None:
+        """Add the block's three branches to the residual stream (L, D) of each CFG stream, in place."""
+        for index, branch in enumerate(BRANCHES):
+            shift, one_plus_scale, gate = self.modulation.branches[step, block, index]
+            role = SubgraphKey("transformer", block, branch).role
+            with self.staging.session(role) as session:
+                for residual, stream in zip(residuals, streams, strict=True):
+                    z = ops.modulate(residual, one_plus_scale, shift)
+                    y = check_output(role, session.run(self._feeds(branch, z, stream)), (1, *z.shape))
+                    np.add(residual, gate * y[0].astype(np.float32, copy=False), out=residual)
 
     def velocity(self, features: Array, step: int) -> Array:
         """The final layer: (L, D) -> velocity noise - x0 (16, h, w)."""

@@ -80,9 +80,13 @@ class Graph:
     def channel_norm(self, x: str, name: str, gamma: Array) -> str:
         """RMS norm of (1, C, h, w) over its channels: x / max(‖x‖₂, 1e-12) · √C · gamma.
 
-        Written with the mean of the squares, which stays within float16 where their sum would not.
+        Written with the mean of the squares, which stays within float16 where their sum would not. A convolution computes
+        it in a third of ReduceMean's time, for which ONNX Runtime takes one thread.
         """
-        mean = self.op("ReduceMean", self.op("Mul", x, x), self.constant([1]), keepdims=1)
+        shares = f"constant_float32_mean_{gamma.size}"
+        average = np.full((1, gamma.size, 1, 1), 1 / gamma.size, np.float32)
+        self._initializers.setdefault(shares, numpy_helper.from_array(average, shares))
+        mean = self.op("Conv", self.op("Mul", x, x), shares, kernel_shape=[1, 1])
         root = self.op("Max", self.op("Sqrt", mean), self.constant(1e-12))
         return self.op("Mul", self.op("Div", x, root), self.weight(f"{name}.gamma", gamma.reshape(-1, 1, 1)))
 

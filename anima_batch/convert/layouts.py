@@ -11,7 +11,7 @@ Shapes = dict[str, Shape]
 
 PATCH_AREA = 4  # latent pixels of a token
 CONV_LEVELS = (4, 4, 4, 2, 1)  # the decoder's width in units of its base: middle, then its four levels
-RESIDUALS = 3  # residual blocks of a level in the decoder
+RESIDUALS = 3  # residual blocks of a level in the decoder; one fewer in the encoder
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,7 @@ def vae_shapes(dims: VaeDims) -> Shapes:
     base, latent = dims.base, dims.latent_channels
     widths = [base * units for units in CONV_LEVELS]
     shapes = _conv("conv2", latent, latent, (1, 1, 1)) | _conv("decoder.conv1", widths[0], latent, (3, 3, 3))
-    shapes |= _residual("decoder.middle.0", widths[0], widths[0]) | _residual("decoder.middle.2", widths[0], widths[0])
-    shapes["decoder.middle.1.norm.gamma"] = (widths[0], 1, 1)
-    shapes |= _conv("decoder.middle.1.to_qkv", 3 * widths[0], widths[0], (1, 1))
-    shapes |= _conv("decoder.middle.1.proj", widths[0], widths[0], (1, 1))
+    shapes |= _middle("decoder.middle", widths[0])
     index, channels = 0, widths[0]
     for level, width in enumerate(widths[1:]):
         for _ in range(RESIDUALS):
@@ -147,6 +144,33 @@ def vae_shapes(dims: VaeDims) -> Shapes:
             index, channels = index + 1, width // 2
     shapes["decoder.head.0.gamma"] = (base, 1, 1, 1)
     return shapes | _conv("decoder.head.2", 3, base, (3, 3, 3))
+
+
+def vae_encoder_shapes(dims: VaeDims) -> Shapes:
+    """The tensors of the autoencoder's file that the decoder does not need: the encoder's."""
+    base, latent = dims.base, 2 * dims.latent_channels  # mean and log variance
+    widths = [base * units for units in reversed(CONV_LEVELS[1:])]
+    shapes = _conv("conv1", latent, latent, (1, 1, 1)) | _conv("encoder.conv1", base, 3, (3, 3, 3))
+    index, channels = 0, base
+    for level, width in enumerate(widths):
+        for _ in range(RESIDUALS - 1):
+            shapes |= _residual(f"encoder.downsamples.{index}", width, channels)
+            index, channels = index + 1, width
+        if level < len(widths) - 1:
+            shapes |= _conv(f"encoder.downsamples.{index}.resample.1", width, width, (3, 3))
+            if level > 0:
+                shapes |= _conv(f"encoder.downsamples.{index}.time_conv", width, width, (3, 1, 1))
+            index += 1
+    shapes |= _middle("encoder.middle", channels)
+    shapes["encoder.head.0.gamma"] = (channels, 1, 1, 1)
+    return shapes | _conv("encoder.head.2", latent, channels, (3, 3, 3))
+
+
+def _middle(name: str, channels: int) -> Shapes:
+    shapes = _residual(f"{name}.0", channels, channels) | _residual(f"{name}.2", channels, channels)
+    shapes[f"{name}.1.norm.gamma"] = (channels, 1, 1)
+    shapes |= _conv(f"{name}.1.to_qkv", 3 * channels, channels, (1, 1))
+    return shapes | _conv(f"{name}.1.proj", channels, channels, (1, 1))
 
 
 def _residual(name: str, out: int, channels: int) -> Shapes:

@@ -45,11 +45,17 @@ class WeightFiles:
 
 
 def write_random_weights(
-    folder: Path, dims: ModelDims, seed: int, dtype: Literal["BF16", "F16", "F32"] = "BF16"
+    folder: Path,
+    dims: ModelDims,
+    seed: int,
+    dtype: Literal["BF16", "F16", "F32"] = "BF16",
+    *,
+    with_encoder: bool = False,
 ) -> WeightFiles:
     """Writes the files as an official release names its tensors; the same seed gives the same bytes.
 
-    A tensor's values depend on the seed and its name alone. A few million values are in memory at a time.
+    A tensor's values depend on the seed and its name alone. A few million values are in memory at a time. The
+    autoencoder's encoder is part of the release, but nothing here reads it.
     """
     make_folder(folder)
     files = WeightFiles(*(folder / f"{name}.safetensors" for name in ("transformer", "text_encoder", "vae")))
@@ -57,7 +63,8 @@ def write_random_weights(
     adapter = _prefixed("net.llm_adapter.", layouts.adapter_shapes(dims.adapter))
     _write_file(files.transformer, transformer | adapter, seed, dtype)
     _write_file(files.text_encoder, _prefixed("model.", layouts.qwen_shapes(dims.qwen)), seed, dtype)
-    _write_file(files.vae, layouts.vae_shapes(dims.vae), seed, dtype)
+    encoder = layouts.vae_encoder_shapes(dims.vae) if with_encoder else {}
+    _write_file(files.vae, layouts.vae_shapes(dims.vae) | encoder, seed, dtype)
     return files
 
 

@@ -1,19 +1,15 @@
-"""The two tokenizers: read from the files they come in, or made small from captions for the built-in model set."""
+"""The two tokenizers, read from the files they come in."""
 
 from __future__ import annotations
 
-import math
-import string
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from anima_batch.errors import UsageError
-from anima_batch.files import make_folder, read_json, write_atomic
+from anima_batch.files import read_json
 
 END_OF_TEXT = "<|endoftext|>"
 _QWEN_SPECIAL = (END_OF_TEXT, "<|im_start|>", "<|im_end|>")  # in this order after the vocabulary, since Qwen's first
@@ -31,23 +27,6 @@ _QWEN_SPLIT = "|".join(
         r"\s+",
     )
 )
-
-_BPE_SIZE = 511  # byte letters and merges; the end of text makes it 512
-_UNIGRAM_SIZE = 384
-_CAPTIONS = 400
-
-_COUNTS = ("a", "one", "two", "three", "four", "five", "many")
-_COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white", "grey")
-_OBJECTS = (
-    *("house", "tree", "boat", "star", "flower", "fish", "bird", "cat", "dog"),
-    *("owl", "fox", "car", "ball", "apple", "balloon", "castle", "lamp"),
-)
-_PLACES = (
-    *("on a hill", "by the sea", "in a field", "on the beach", "in the forest", "under a tree"),
-    *("on a table", "in the sky", "by the river", "in the garden", "on the road", "near a mountain", "in the city"),
-)
-_TIMES = ("in the morning", "at noon", "in the evening", "at sunset", "at night")
-_WEATHER = ("sunny", "cloudy", "rainy", "snowy", "foggy", "windy", "stormy", "clear sky")
 
 
 class _SpecialToken(BaseModel):
@@ -140,7 +119,7 @@ def _read_vocabulary(folder: Path) -> Tokenizer:
         wanted = _read_special_tokens(config)
     else:
         size = len(Tokenizer(model).get_vocab())
-        wanted = {size + index: _special(text) for index, text in enumerate(_QWEN_SPECIAL)}
+        wanted = {size + index: special_token(text) for index, text in enumerate(_QWEN_SPECIAL)}
     tokenizer = make_qwen_tokenizer(model, list(wanted.values()))
     for number, token in wanted.items():
         if (got := tokenizer.token_to_id(token.content)) != number:
@@ -160,7 +139,8 @@ def _read_special_tokens(config: Path) -> dict[int, AddedToken]:
     return {number: AddedToken(**added[number].model_dump()) for number in sorted(added)}
 
 
-def _special(text: str) -> AddedToken:
+def special_token(text: str) -> AddedToken:
+    """A token that stands for itself wherever its text occurs, before anything is normalised."""
     return AddedToken(text, special=True, normalized=False)
 
 
@@ -168,80 +148,4 @@ def _without_limits(tokenizer: Tokenizer) -> Tokenizer:
     """Some published files cut or pad every text; cutting is the encoder's task, which reports it."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return tokenizer
-
-
-def train_small_tokenizers(folder: Path, captions: Sequence[str] | None = None) -> int:
-    """Write `qwen/tokenizer.json` and `t5/tokenizer.json` made from captions; returns the empty-token id.
-
-    Without captions a few hundred of a small grammar serve. The pipelines are those of the real ones, with at most 512
-    and 384 ids. The vocabularies are counted here and not by the library's trainers, whose results depend on their
-    version and on threads: each call writes the same bytes.
-    """
-    texts = list(_generate_captions() if captions is None else captions)
-    qwen, t5 = _make_small_qwen(texts), _make_small_t5(texts)
-    for name, tokenizer in (("qwen", qwen), ("t5", t5)):
-        make_folder(folder / name)
-        write_atomic(folder / name / "tokenizer.json", tokenizer.to_str().encode())
-    return qwen.get_vocab()[END_OF_TEXT]
-
-
-def _generate_captions() -> Iterator[str]:
-    """Captions such as "two red boats by the sea at night, windy"; the lists' lengths are mostly coprime: they mix."""
-    for number in range(_CAPTIONS):
-        count, colour, thing, place, time, weather = (
-            words[number % len(words)] for words in (_COUNTS, _COLOURS, _OBJECTS, _PLACES, _TIMES, _WEATHER)
-        )
-        plural = "" if count in ("a", "one") or thing == "fish" else "es" if thing.endswith("x") else "s"
-        yield f"{count} {colour} {thing}{plural} {place} {time}, {weather}"
-
-
-def _make_small_qwen(captions: list[str]) -> Tokenizer:
-    """Byte-pair merges of the most frequent neighbours, the alphabetically first among equals."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    splitter = make_qwen_tokenizer(models.BPE(), []).pre_tokenizer
-    counts = Counter(piece for caption in captions for piece, _ in splitter.pre_tokenize_str(caption))
-    words = {tuple(word): count for word, count in counts.items()}
-    merges: list[tuple[str, str]] = []
-    while len(letters) + len(merges) < _BPE_SIZE:
-        pairs: Counter[tuple[str, str]] = Counter()
-        for word, count in words.items():
-            for pair in pairwise(word):
-                pairs[pair] += count
-        if not pairs:
-            break
-        merges.append(min(pairs, key=lambda pair: (-pairs[pair], pair)))
-        words = {_merge(word, merges[-1]): count for word, count in words.items()}
-    pieces = [*letters, *(first + second for first, second in merges)]
-    model = models.BPE(vocab={piece: number for number, piece in enumerate(pieces)}, merges=merges)
-    return make_qwen_tokenizer(model, [_special(END_OF_TEXT)])
-
-
-def _merge(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
-    """The word with each occurrence of the pair joined, from the left."""
-    joined: list[str] = []
-    for piece in word:
-        if joined and (joined[-1], piece) == pair:
-            joined[-1] += piece
-        else:
-            joined.append(piece)
-    return tuple(joined)
-
-
-def _make_small_t5(captions: list[str]) -> Tokenizer:
-    """Whole words and single ASCII characters, each with the logarithm of its share as score."""
-    words = Counter(f"▁{word.strip(',')}" for caption in captions for word in caption.split())
-    signs = Counter("▁" + string.ascii_letters + string.digits + string.punctuation)
-    signs.update(sign for caption in captions for sign in caption if sign != " ")
-    pieces: list[tuple[str, float]] = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
-    for counts in (signs, words):
-        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        pieces += [(piece, round(math.log(count / counts.total()), 4)) for piece, count in ranked]
-    tokenizer = Tokenizer(models.Unigram(pieces[:_UNIGRAM_SIZE], unk_id=2))
-    blanks = normalizers.Replace(Regex(r"\s+"), " ")
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), blanks, normalizers.Strip()])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first")
-    tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="first")
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    tokenizer.add_special_tokens([_special(text) for text in ("<pad>", "</s>", "<unk>")])
     return tokenizer

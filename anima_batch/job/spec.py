@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict
 from anima_batch.errors import JobError
 from anima_batch.files import read_bounded, sha256_bytes
 from anima_batch.job.axes import Axis, MatrixReader
-from anima_batch.job.fields import ExcludeTable, FieldTable, built_in_policies, check_fields, presets
+from anima_batch.job.fields import ExcludeTable, FieldTable, built_in_policies, check_fields
 from anima_batch.job.problem import bad_keys, check_table, key_path, not_one_of, render_value
 from anima_batch.job.request import FullPolicy, GuidanceReusePolicy, Policy, SpectrumPolicy, Text
 
@@ -190,18 +190,7 @@ def _read_policies(file: JobFile) -> tuple[dict[str, Policy | None], list[str]]:
             problems.append(f"{path}: must be named by 1-40 of a-z 0-9 _ -, got {render_value(name)}")
         policies[name], found = _read_policy(table, name)
         problems += found
-    for preset in presets().values():
-        defined = policies.setdefault(preset.policy_name, preset.policy)
-        if defined != preset.policy and _uses_preset(file):
-            path = key_path("policy", preset.policy_name)
-            problems.append(
-                f"{path}: must be another name, a preset of this job has its own policy {preset.policy_name}"
-            )
     return policies, problems
-
-
-def _uses_preset(file: JobFile) -> bool:
-    return any("preset" in table for table in (file.defaults, file.matrix, *file.include))
 
 
 def _read_policy(table: dict[str, Any], name: str) -> tuple[Policy | None, list[str]]:

@@ -18,7 +18,9 @@ from anima_batch.model_set import built_in_folder, load_model_set
 from anima_batch.sampling import make_sigmas
 
 PICTURE_BOOK = load_model_set(built_in_folder() / "picture-book")
-ROLES = [key.role for key in subgraph_keys(4)]
+CONFIG = PICTURE_BOOK.description.transformer
+ROWS = PICTURE_BOOK.description.text.context_rows
+ROLES = [key.role for key in subgraph_keys(CONFIG.blocks)]
 SIGMAS = make_sigmas("simple", 4, 3.0)
 
 
@@ -41,8 +43,8 @@ def broken_set(tmp_path):
     return copy
 
 
-def conditioning(seed=1, rows=512):
-    embeds = np.random.default_rng(seed).standard_normal((2, rows, 32), np.float32)
+def conditioning(seed=1, rows=ROWS):
+    embeds = np.random.default_rng(seed).standard_normal((2, rows, CONFIG.context_dim), np.float32)
     return Conditioning(*embeds)
 
 
@@ -172,7 +174,7 @@ def run_stages(pipeline):
 
 def test_prompts_become_contexts_that_differ_and_are_the_same_each_time(pipeline):
     house, owl, again = pipeline.encode(["a red house", "a white owl", "a red house"])
-    assert house.shape == owl.shape == (512, 32)
+    assert house.shape == owl.shape == (ROWS, CONFIG.context_dim)
     assert house.dtype == np.float32
     assert not np.array_equal(house, owl)
     assert np.array_equal(house, again)
@@ -191,7 +193,7 @@ def test_a_conditionings_digest_tells_streams_their_order_and_every_bit_apart():
     both = conditioning()
     a, b = both.prompt_embeds, both.negative_prompt_embeds
     nudged = a.copy()
-    nudged.view(np.uint32)[511, 31] ^= 1
+    nudged.view(np.uint32)[-1, -1] ^= 1
     values = [both, Conditioning(b, a), Conditioning(a, None), Conditioning(a, a), Conditioning(nudged, b)]
     assert len({value.sha256 for value in values}) == len(values)
     assert both.sha256 == hashlib.sha256(a.tobytes() + b.tobytes()).hexdigest()
@@ -206,7 +208,7 @@ def test_images_with_the_same_schedule_share_one_modulation(pipeline):
     third = pipeline.make_transformer(other, conditioning(1), 128, 128)
     assert third.modulation is not first.modulation
     assert not np.array_equal(third.modulation.branches, first.modulation.branches)
-    assert third.modulation.branches.shape == (4, 4, 3, 3, 64)  # none for the final sigma of 0
+    assert third.modulation.branches.shape == (4, CONFIG.blocks, 3, 3, CONFIG.hidden)  # none for the final sigma of 0
 
 
 def test_a_transformer_has_the_grid_of_the_picture_and_the_contexts_of_its_streams(pipeline):
@@ -215,7 +217,7 @@ def test_a_transformer_has_the_grid_of_the_picture_and_the_contexts_of_its_strea
     assert transformer.grid == (8, 12)
     assert transformer.contexts == made.streams
     (features,) = transformer.features(np.zeros((16, 16, 24), np.float32), 0, ["uncond"])
-    assert features.shape == (96, 64)
+    assert features.shape == (96, CONFIG.hidden)
     assert transformer.velocity(features, 0).shape == (16, 16, 24)
 
 
@@ -241,7 +243,7 @@ def test_a_prompt_in_other_tools_syntax_is_warned_about_and_a_plain_one_is_not(p
     assert pipeline.warn_about("a red house") == []
     (warning,) = pipeline.warn_about("a (red:1.3) house")
     assert "'(red:1.3)' is encoded as plain text" in warning
-    assert "512" in pipeline.warn_about("house " * 600)[0]
+    assert f"first {ROWS} are used" in pipeline.warn_about("house " * 600)[0]
 
 
 def test_closing_releases_the_sessions_that_were_kept_and_the_pipeline_can_go_on(pipeline):

@@ -29,7 +29,6 @@ from anima_batch.anima.text import (
 from anima_batch.backends.base import Session
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.convert.text import build_adapter, build_qwen
-from anima_batch.convert.tokenizer import train_small_tokenizers
 from anima_batch.errors import ModelSetError
 from anima_batch.model_set import (
     ModelSet,
@@ -40,6 +39,8 @@ from anima_batch.model_set import (
     describe_component,
     write_description,
 )
+from training.scenes import list_captions
+from training.small_tokenizers import train_small_tokenizers
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 TOLERANCE = 2e-5  # ten times the spread of the public implementations among themselves, in float32
@@ -65,7 +66,7 @@ AWKWARD = {
 
 def make_set(folder: Path, *, dtype: type = np.float32, **text: object) -> ModelSet:
     """The reference weights with small tokenizers; embeddings get random rows so that every id of these has one."""
-    train_small_tokenizers(folder)
+    train_small_tokenizers(folder, list_captions())
     generator = np.random.default_rng(7)
     parts = (
         ("qwen", "b_qwen3", "model.", 512, build_qwen),
@@ -245,9 +246,9 @@ def test_awkward_prompts_are_encoded_and_finite(name, model_set, backend):
 
 def test_a_long_prompt_is_cut_on_the_right_and_t5_keeps_its_end(short_set, backend):
     tokenizer = load_tokenizer(short_set)
-    prompt = "a red house by the sea at night, " * 3
+    prompt = "a red house on the left on grass by night " * 3
     tokens = tokenize(prompt, tokenizer)
-    assert (tokens.qwen_count, tokens.t5_count) == (28, 28)
+    assert (tokens.qwen_count, tokens.t5_count) == (33, 31)
     assert list(tokens.qwen_ids) == tokenizer.qwen.encode(prompt).ids[:12]
     assert list(tokens.t5_ids) == [*tokenizer.t5.encode(prompt).ids[:11], 1]
     context = encode_prompts([prompt], short_set, backend)[0]
@@ -256,8 +257,8 @@ def test_a_long_prompt_is_cut_on_the_right_and_t5_keeps_its_end(short_set, backe
 
 
 def test_a_cut_prompt_has_a_warning_with_the_numbers(short_set):
-    warnings = prompt_warnings("a red house by the sea at night, " * 3, load_tokenizer(short_set))
-    assert warnings == ["the prompt has 28 Qwen and 28 T5 tokens, of which the first 12 are used: shorten it"]
+    warnings = prompt_warnings("a red house on the left on grass by night " * 3, load_tokenizer(short_set))
+    assert warnings == ["the prompt has 33 Qwen and 31 T5 tokens, of which the first 12 are used: shorten it"]
 
 
 def test_a_prompt_that_just_fits_has_no_warning(short_set):

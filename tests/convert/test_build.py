@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,6 +154,36 @@ def test_the_decoder_leaves_out_what_one_frame_does_not_need(golden_set):
 def test_the_prefix_of_the_names_does_not_change_the_set(golden_set, tmp_path, prefix):
     path = save_as(golden_transformer(), np.float32, tmp_path / "other.safetensors", prefix)
     assert make_golden_set(tmp_path, transformer=path).digest == golden_set.digest
+
+
+def test_the_position_buffers_that_some_files_carry_change_nothing(golden_set, tmp_path):
+    weights = golden_transformer() | {"net.pos_embedder.seq": np.arange(256), "net.pos_embedder.dim_range": np.ones(21)}
+    path = save_as(weights, np.float32, tmp_path / "other.safetensors")
+    assert make_golden_set(tmp_path, transformer=path).digest == golden_set.digest
+
+
+def test_a_transformer_of_forty_blocks_converts_and_runs(tmp_path):
+    """As many as the depth-expanded Anima-2.9B has."""
+    forty = TransformerDims(blocks=40, hidden=32, head_dim=16, context_dim=32, rank=8, mlp=64)
+    files = write_random_weights(tmp_path / "random", replace(small_dims(), transformer=forty), seed=1)
+    model_set = make_golden_set(tmp_path, transformer=files.transformer, text_encoder=files.text_encoder, vae=files.vae)
+    assert model_set.description.transformer.blocks == 40
+    assert model_set.has(".onnx")
+    velocity = take_pass(model_set)
+    assert 0.1 < velocity.std() < 10
+    last = model_set.path("transformer.39.mlp")
+    shutil.copy(model_set.path("transformer.38.mlp"), last)
+    assert not np.array_equal(take_pass(model_set), velocity)  # the last block acts
+
+
+def take_pass(model_set):
+    backend = OnnxBackend(threads=1)
+    pipeline = Pipeline(model_set, backend, backend, Staging(lambda role: backend.open(model_set.path(role))))
+    random = np.random.default_rng(2)
+    conditioning = Conditioning(random.standard_normal((512, 32), np.float32), None)
+    transformer = pipeline.make_transformer(np.array([0.75, 0], np.float32), conditioning, 128, 96)
+    (features,) = transformer.features(random.standard_normal((16, 12, 16), np.float32), 0, ("cond",))
+    return transformer.velocity(features, 0)
 
 
 @pytest.mark.parametrize(

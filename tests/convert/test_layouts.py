@@ -17,6 +17,7 @@ from anima_batch.convert.layouts import (
     read_transformer_dims,
     read_vae_dims,
     transformer_shapes,
+    vae_encoder_shapes,
     vae_shapes,
 )
 
@@ -50,6 +51,15 @@ def test_the_decoder_has_the_official_number_of_tensors_and_of_channels():
     assert shapes["decoder.upsamples.4.shortcut.weight"] == (384, 192, 1, 1, 1)
     assert shapes["decoder.upsamples.7.time_conv.weight"] == (768, 384, 3, 1, 1)
     assert shapes["decoder.upsamples.11.resample.1.weight"] == (96, 192, 3, 3)
+
+
+def test_the_autoencoder_has_the_official_number_of_tensors_and_parameters():
+    """Qwen-Image's autoencoder in Wan naming: 194 tensors, 126,892,531 parameters."""
+    decoder, encoder = vae_shapes(VAE), vae_encoder_shapes(VAE)
+    assert not decoder.keys() & encoder.keys()
+    assert (len(decoder | encoder), parameters(decoder | encoder)) == (194, 126_892_531)
+    assert encoder["encoder.downsamples.6.shortcut.weight"] == (384, 192, 1, 1, 1)
+    assert encoder["encoder.downsamples.8.time_conv.weight"] == (384, 384, 3, 1, 1)
 
 
 @pytest.mark.parametrize(

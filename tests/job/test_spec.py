@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anima_batch.errors import JobError
-from anima_batch.job import GuidanceReusePolicy, JobSpec, RunSpec, SpectrumPolicy, expand_job, load_job
+from anima_batch.job import FullPolicy, GuidanceReusePolicy, JobSpec, RunSpec, SpectrumPolicy, expand_job, load_job
 
 Problems = Callable[..., list[str]]
 Load = Callable[..., JobSpec]
@@ -44,8 +44,8 @@ def test_policies_of_the_file_are_known_by_name(job_spec: Load):
 def test_a_preset_sets_sampler_steps_and_policy(job_spec: Load):
     spec = job_spec(f'[defaults]\n{GIVEN}preset = "balanced"\n')
     image = expand_job(spec, [(128, 128)]).images[0]
-    assert (image.request.sampler, image.request.steps, image.policy_name) == ("ab2", 14, "guidance_reuse")
-    assert image.request.policy == GuidanceReusePolicy(uncond_every=2, warmup_steps=4)
+    assert (image.request.sampler, image.request.steps, image.policy_name) == ("ab2", 11, "full")
+    assert image.request.policy == FullPolicy()
 
 
 def test_a_prompt_file_gives_one_prompt_a_line(job_spec: Load, tmp_path: Path):

@@ -39,7 +39,7 @@ def trained(tmp_path_factory):
     folder.save_state("transformer", {"average": model.state_dict()})
     folder.save_state("vae", {"average": autoencoder.state_dict()})
     folder.save_array("latent-statistics", np.stack([np.full(16, 0.25), np.full(16, 2.0)]))
-    make_tokenizers(folder)
+    make_tokenizers(folder.path)
     model_set = export_model_set(folder, folder.path / "picture-book")
     return folder, model, autoencoder, model_set
 

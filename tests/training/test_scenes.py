@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anima_batch.convert.tokenizer import read_qwen_tokenizer, read_t5_tokenizer, train_small_tokenizers
+from anima_batch.convert.tokenizer import read_qwen_tokenizer, read_t5_tokenizer
 from training.drawing import draw_scene
 from training.judge import judge_drawings
 from training.measuring import Judge, compare_finding, sky_brightness
@@ -27,6 +27,7 @@ from training.scenes import (
     list_scenes,
     training_caption,
 )
+from training.small_tokenizers import train_small_tokenizers
 from training.stages import CONTEXT_ROWS, QWEN_ROWS, SIZES, T5_ROWS
 
 ROOT = Path(__file__).parents[2]
