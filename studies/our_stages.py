@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from anima_batch.anima.conditioning import Conditioning
 from anima_batch.anima.ops import Array
-from anima_batch.anima.pipeline import Conditioning, Pipeline, open_pipeline
+from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.anima.transformer import Transformer
 from anima_batch.anima.vae import decode_raw
 from anima_batch.backends.base import Session

@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from anima_batch.anima.pipeline import Conditioning, Pipeline, open_pipeline
+from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.anima.sessions import open_session
 from anima_batch.anima.vae import decode
 from anima_batch.backends.base import Session

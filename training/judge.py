@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from anima_batch.anima.pipeline import Conditioning, Pipeline, open_pipeline
+from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.job import ImageRequest, RunSpec
 from anima_batch.model_set import load_model_set
 from anima_batch.sampling.flow_match import make_sigmas

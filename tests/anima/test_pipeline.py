@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anima_batch.anima.config import subgraph_keys
 from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.config import subgraph_keys
 from anima_batch.anima.pipeline import Pipeline, _choose_kept, _room_bytes, open_pipeline
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.backends.staging import Staging

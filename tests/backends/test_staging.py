@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from anima_batch.anima.pipeline import Conditioning, open_pipeline
+from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.pipeline import open_pipeline
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.backends.staging import Staging
 from anima_batch.errors import BackendError

@@ -17,7 +17,8 @@ import pytest
 from golden_set import GOLDEN, golden_options, golden_transformer, make_golden_set
 from safetensors.numpy import load_file, save_file
 
-from anima_batch.anima.pipeline import Conditioning, Pipeline
+from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.pipeline import Pipeline
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.backends.staging import Staging
 from anima_batch.convert.build import convert_model_set

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from anima_batch.anima.pipeline import Conditioning, open_pipeline
+from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.pipeline import open_pipeline
 from anima_batch.errors import UsageError
 from anima_batch.job import ImageRequest, RunSpec
 from anima_batch.sampling import initial_state, make_sigmas, sample

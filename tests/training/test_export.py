@@ -7,7 +7,8 @@ import contextlib
 import numpy as np
 import pytest
 
-from anima_batch.anima.pipeline import Conditioning, open_pipeline
+from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.pipeline import open_pipeline
 from anima_batch.anima.vae import decode_raw
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.job import RunSpec
