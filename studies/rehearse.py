@@ -91,7 +91,7 @@ class Record:
         module, stage = "our_stages", name
         if name.startswith("diffusers "):
             module, stage = "diffusers_stages", name.removeprefix("diffusers ")
-        words = ["-m", f"studies.{module}", stage, self.place.folder]
+        words: list[str | Path] = ["-m", f"studies.{module}", stage, self.place.folder]
 
         def measure() -> Mapping[str, Any]:
             ended = run_python(words, self.place.folder)
@@ -108,8 +108,8 @@ def rehearse_commands(record: Record, dims: ModelDims, side: int, tokenizers: Pa
     record.take("killed", lambda: _run_until_killed(place))
     record.take("resumed", lambda: _run(place, "broken"))
     record.take("unbroken", lambda: _run(place, "unbroken", "--staging", "resident"))
-    for name, target in (("verify", "jobs/broken.toml"), ("audit", "outputs/broken")):
-        record.take(name, lambda words=(name, target): _took(_anima_batch(place, *words)))
+    record.take("verify", lambda: _took(_anima_batch(place, "verify", "jobs/broken.toml")))
+    record.take("audit", lambda: _took(_anima_batch(place, "audit", "outputs/broken")))
     write_inputs(place, dims.transformer.latent_channels, side)
 
 
@@ -129,7 +129,8 @@ def measure_stages(record: Record, rounds: int, *, diffusers: bool) -> None:
 def _convert(place: Place, side: int, tokenizers: Path | None) -> Mapping[str, Any]:
     shutil.rmtree(place.model_set, ignore_errors=True)
     files, found = place.weights, find_tokenizers(place, tokenizers)
-    words = ["--transformer", files.transformer, "--text-encoder", files.text_encoder, "--vae", files.vae]
+    words: list[str | int | Path] = ["--transformer", files.transformer, "--vae", files.vae]
+    words += ["--text-encoder", files.text_encoder]
     words += ["--qwen-tokenizer", found.qwen, "--t5-tokenizer", found.t5, "--empty-token-id", found.empty_token_id]
     words += ["--license", "random weights", "--size", f"{side}x{side}"]
     took = _took(_anima_batch(place, "convert", place.model_set, *words))
@@ -140,7 +141,7 @@ def _run_until_killed(place: Place) -> Mapping[str, Any]:
     _write_job(place, "broken")
     events = place.folder / "events.jsonl"
     events.unlink(missing_ok=True)
-    words = ["-m", "anima_batch", "run", "jobs/broken.toml", "--events", events]
+    words: list[str | Path] = ["-m", "anima_batch", "run", "jobs/broken.toml", "--events", events]
     ended = run_until_killed(words, place.folder, events, KILLED_AFTER)
     return {**_took(ended), "steps": KILLED_AFTER}
 

@@ -21,8 +21,8 @@ _FOLDED_BYTES = 6 << 20  # as float32; the decoder's largest convolution has 5.3
 class OnnxBackend:
     """Opens `.onnx` graphs with a number of threads (0: one a core).
 
-    What a run needs beside the weights lies in an arena that the session keeps until it is closed; with `share_arena` in
-    one that such sessions share and the process keeps. Many sessions that stay open would else keep more than weights.
+    What a run needs beside the weights lies in an arena that the session keeps until it is closed; with `share_arena`
+    in one that such sessions share and the process keeps, since many that stay open would keep more than their weights.
     """
 
     name = "onnx"

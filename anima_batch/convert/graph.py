@@ -80,8 +80,8 @@ class Graph:
     def channel_norm(self, x: str, name: str, gamma: Array) -> str:
         """RMS norm of (1, C, h, w) over its channels: x / max(‖x‖₂, 1e-12) · √C · gamma.
 
-        Written with the mean of the squares, which stays within float16 where their sum would not. A convolution computes
-        it in a third of ReduceMean's time, for which ONNX Runtime takes one thread.
+        Written with the mean of the squares, which stays within float16 where their sum would not. A convolution
+        computes it in a third of ReduceMean's time, for which ONNX Runtime takes one thread.
         """
         shares = f"constant_float32_mean_{gamma.size}"
         average = np.full((1, gamma.size, 1, 1), 1 / gamma.size, np.float32)
