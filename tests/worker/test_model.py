@@ -30,7 +30,9 @@ def make_request(policy="full", steps=6):
 
 
 def make_conditioning():
-    embeds = np.random.default_rng(1).standard_normal((2, 512, 32), np.float32)
+    description = OPENING.model_set.description
+    shape = (2, description.text.context_rows, description.transformer.context_dim)
+    embeds = np.random.default_rng(1).standard_normal(shape, np.float32)
     return Conditioning(*embeds)
 
 
