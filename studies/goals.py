@@ -73,6 +73,8 @@ def _list_ratios(figures: Figures) -> Iterator[Row]:
         ratio = ours["seconds"] / theirs["seconds"]
         figure = f"{ratio:.3f} x ({ours['seconds']:.2f} s, {theirs['seconds']:.2f} s)"
         yield Row(f"{name} / Diffusers", figure, *(("", None) if limit is None else _at_most(ratio, limit, " x")))
+    products, step = (_merge(figures, name)["seconds"] for name in ("products", "diffusers step"))
+    yield Row("a step's matrix products alone, by NumPy / Diffusers", f"{products / step:.3f} x ({products:.2f} s)")
     for stage in ("step", "decode"):
         yield _peak(f"Diffusers: {stage}", _merge(figures, f"diffusers {stage}"), None)
 

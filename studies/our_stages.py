@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.config import PATCH
 from anima_batch.anima.ops import Array
 from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.anima.transformer import Transformer
@@ -68,6 +69,24 @@ def _step(place: Place, staging: Staging, rounds: int) -> dict[str, Any]:
 
         velocity, seconds = time_rounds(take, rounds)
     return {"seconds": seconds, "sha256": hashlib.sha256(velocity.tobytes()).hexdigest()}
+
+
+def products(place: Place) -> dict[str, Any]:
+    """The matrix products of such a step and nothing else, by NumPy's BLAS: no float32 step can be faster.
+
+    One block's are taken, in three rounds; the seconds are those of all blocks.
+    """
+    config = load_model_set(place.model_set).description.transformer
+    with np.load(place.inputs) as inputs, np.load(place.made("contexts")) as contexts:
+        tokens, rows = inputs["latents"][0].size // PATCH**2, len(contexts["cond"])
+    hidden, mlp, heads = config.hidden, 4 * config.hidden, config.hidden // config.head_dim
+    shapes = 6 * [(tokens, hidden, hidden)] + 2 * [(rows, config.context_dim, hidden)]  # q, k, v and output, twice
+    shapes += [(tokens, hidden, mlp), (tokens, mlp, hidden)]
+    for keys in (tokens, rows):
+        shapes += heads * [(tokens, config.head_dim, keys), (tokens, keys, config.head_dim)]
+    pairs = [(np.ones((m, k), np.float32), np.ones((k, n), np.float32)) for m, k, n in shapes]
+    _, seconds = time_rounds(lambda: [a @ b for a, b in 2 * pairs], 3)
+    return {"seconds": [config.blocks * min(seconds)]}
 
 
 def trace(place: Place) -> dict[str, Any]:
@@ -136,6 +155,7 @@ STAGES: dict[str, Callable[[Place], dict[str, Any]]] = {
     "encode": encode,
     "step-resident": step_resident,
     "step-on-demand": step_on_demand,
+    "products": products,
     "trace": trace,
     "decode": decode,
     "decode-float32": decode_float32,

@@ -34,8 +34,7 @@ from studies.processes import Ended, run_python, run_until_killed
 
 STEPS = 3
 KILLED_AFTER = 1
-OUR_STAGES = ("encode", "step-resident", "step-on-demand", "decode")
-ROUNDS = ("step-resident", "diffusers step", "step-on-demand", "decode", "diffusers decode")  # in turn, several times
+ROUNDS = ("step-resident", "diffusers step", "products", "step-on-demand", "decode", "diffusers decode")  # in turn
 
 
 def main() -> None:
