@@ -47,7 +47,7 @@ def real_folder() -> Path:
 @pytest.fixture(scope="module")
 def real(real_folder) -> PromptTokenizer:
     qwen, t5 = read_qwen_tokenizer(real_folder / "qwen"), read_t5_tokenizer(real_folder / "t5")
-    return PromptTokenizer(qwen, t5, text_config(100_000, 151643))
+    return PromptTokenizer(qwen, t5, text_config(65_536, 151643))
 
 
 @pytest.fixture(scope="module")
