@@ -52,7 +52,13 @@ def measure_one(name: str, share: float, seed: int) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="crash-", dir=scratch_folder()) as scratch:
         for result in method(Scale(share, seed, Path(scratch))):
             verdict = f"{result.bad} bad of {result.states}, controls {result.caught}/{len(result.controls)}"
-            print(f"{result.method}, {result.variant}: {verdict}", file=sys.stderr, flush=True)
+            print(
+                f"{result.method}, {result.variant}: {verdict}",
+                *result.examples,
+                sep="\n  ",
+                file=sys.stderr,
+                flush=True,
+            )
             results.append(result)
     return results
 
