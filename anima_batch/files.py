@@ -18,6 +18,7 @@ import xxhash
 from anima_batch.errors import FolderLockedError, StorageError
 
 _BLOCK_BYTES = 1 << 20
+_MACHINE_FAULTS = frozenset({errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
 
 
 def canonical_json(value: Any) -> str:  # noqa: ANN401 - any JSON value
@@ -203,14 +204,21 @@ def _lock_holder(status: os.stat_result) -> int | None:
 def read_bounded(path: Path, limit_bytes: int) -> bytes:
     """The bytes of a regular file of at most so many; raises OSError, for a larger or another kind of file too.
 
-    A pipe or a device would never end, and a file that is far too large would only fill the memory.
+    A pipe or a device would never end, and a file that is far too large would only fill the memory. Raises StorageError
+    where the machine fails and not the file: nobody's input is wrong then.
     """
-    status = path.stat()  # before it is opened: a pipe would wait for its other side
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if status.st_size > limit_bytes:
-        raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(path))
-    return path.read_bytes()
+    try:
+        status = path.stat()  # before it is opened: a pipe would wait for its other side
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > limit_bytes:
+            raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(path))
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno in _MACHINE_FAULTS:
+            with storage_errors(path):
+                raise
+        raise
 
 
 def read_json(path: Path, *, what: str, error: Callable[[str], Exception], limit_bytes: int = 1 << 28) -> Any:  # noqa: ANN401 - any JSON value

@@ -340,3 +340,22 @@ def test_read_json_gives_the_callers_error_with_one_line(tmp_path: Path, content
     with pytest.raises(ModelSetError, match=rf"/f: the model set {fault}: .+") as caught:
         read_json(tmp_path / "f", what="the model set", error=ModelSetError)
     assert "\n" not in str(caught.value)
+
+
+def test_a_machine_that_cannot_read_is_no_fault_of_the_file(tmp_path: Path):
+    """With no descriptor left, a file that is good gives exit code 5 and not the caller's error."""
+    path = tmp_path / "job.json"
+    path.write_text("{}")
+    program = """
+import os, resource, sys
+from pathlib import Path
+from anima_batch.errors import StorageError, UsageError
+from anima_batch.files import read_json
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1,) * 2)
+try:
+    read_json(Path(sys.argv[1]), what="the pinned job", error=UsageError)
+except StorageError as error:
+    print(error.exit_code, error)
+"""
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith(f"5 {path}: Too many open files: everything written before is kept")
