@@ -33,7 +33,10 @@ class Pin(BaseModel):
 
 
 def read_pin(outputs: Path) -> Pin:
-    """The pinned expansion of a job folder, an empty one before its first run; raises UsageError if it is not one."""
+    """The pinned expansion of a job folder, an empty one before its first run.
+
+    Raises UsageError if it is not one, StorageError where the machine fails to read it.
+    """
     path = outputs / "job.json"
     if not os.path.lexists(path):
         return Pin()

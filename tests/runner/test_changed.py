@@ -371,6 +371,16 @@ def test_a_bad_picture_under_a_good_manifest_is_set_aside_and_made_again(done, n
     done.run("verify", "jobs/job.toml")
 
 
+def test_a_picture_with_more_after_its_end_is_told_and_not_made_again(done):
+    """Its pixels are the recorded ones: only what verify says of it changes."""
+    path = done.pictures()[0]
+    longer = path.read_bytes() * 2
+    path.write_bytes(longer)
+    assert done.run("run", "jobs/job.toml").stdout.startswith("0 done, 2 done before")
+    assert path.read_bytes() == longer
+    assert "only metadata changed" in done.run("verify", "jobs/job.toml", check=3).stdout
+
+
 # A good picture under a torn manifest
 
 TORN = {
