@@ -29,8 +29,13 @@ class Check:
     fix: str | None = None
 
 
+def make_check(name: str, status: Status, found: str, allowed: str, fix: str) -> Check:
+    """The check, with its fix where one is needed."""
+    return Check(name, status, found, allowed, None if status == "ok" else fix)
+
+
 def exit_code(checks: Iterable[Check]) -> int:
-    """0 where nothing fails, 5 where only the storage does, 4 otherwise: what `run` would end with."""
+    """0 where nothing fails, 5 where only the storage does, 4 otherwise."""
     failed = {check.name for check in checks if check.status == "fail"}
     if not failed:
         return 0

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 
-from anima_batch.doctor.check import Check, Status, min_status, unreadable
+from anima_batch.doctor.check import Check, Status, make_check, min_status, unreadable
 from anima_batch.doctor.machine import Machine, Zone
 from anima_batch.doctor.need import Need
 from anima_batch.doctor.process import Process
@@ -40,9 +40,7 @@ def _judge_memory(machine: Machine) -> Check:
     available = sizes["MemAvailable"]
     found = f"{available / 2**30:.1f} of {sizes['MemTotal'] / 2**30:.1f} GiB available"
     status: Status = "ok" if available >= MEMORY_GOOD else "warn" if available >= MEMORY_LEAST else "fail"
-    return Check(
-        "memory", status, found, allowed, None if status == "ok" else "stop other programs: ps aux --sort=-rss"
-    )
+    return make_check("memory", status, found, allowed, "stop other programs: ps aux --sort=-rss")
 
 
 def _judge_swap(machine: Machine) -> Check:
@@ -87,8 +85,7 @@ def _judge_temperature(machine: Machine, need: Need) -> Check:
     allowed = f"under {WARM:.0f} °C before the batch begins: from 85 on the NPU is slowed down"
     if not machine.zones:
         status = min_status("warn", need.severity)
-        fix = None if status == "ok" else "ls /sys/class/thermal"
-        return Check("temperature", status, "no sensor", allowed, fix)
+        return make_check("temperature", status, "no sensor", allowed, "ls /sys/class/thermal")
     degrees = _degrees(machine.zones)
     if not degrees:
         reading = machine.zones[0].temperature
@@ -97,8 +94,7 @@ def _judge_temperature(machine: Machine, need: Need) -> Check:
     names = sorted({hottest, *(name for name in degrees if name.startswith("npu"))})
     found = ", ".join(f"{name} {degrees[name]:.0f} °C" for name in names)
     status = "ok" if degrees[hottest] < WARM else "warn" if degrees[hottest] < HOT else "fail"
-    fix = None if status == "ok" else "let it cool down; give it a heat sink with a fan"
-    return Check("temperature", status, found, allowed, fix)
+    return make_check("temperature", status, found, allowed, "let it cool down; give it a heat sink with a fan")
 
 
 def _degrees(zones: Sequence[Zone]) -> dict[str, float]:

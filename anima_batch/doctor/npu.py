@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from anima_batch.doctor.check import WITH_ROOT, Check, Status, min_status, unreadable
+from anima_batch.doctor.check import WITH_ROOT, Check, Status, make_check, min_status, unreadable
 from anima_batch.doctor.machine import Machine
 from anima_batch.doctor.need import Need
 from anima_batch.doctor.tree import Reading
@@ -48,12 +48,12 @@ def _judge_chip(machine: Machine, need: Need) -> Check:
     wrong = [target for target in need.targets if chip in CHIPS and not target.lower().startswith("rk3588")]
     if wrong:
         fix = "anima-batch convert ... --target rk3588"
-        return Check("soc", need.severity, f"{chip}, the model set is for {', '.join(wrong)}", "rk3588", fix)
+        return make_check("soc", need.severity, f"{chip}, the model set is for {', '.join(wrong)}", "rk3588", fix)
     if chip in CHIPS:
         return Check("soc", "ok", f"{chip}", allowed)
     found = f"{chip or 'no device tree'}: no RK3588, the pictures are made on the CPU"
     fix = f"run it on an RK3588 (in a container: -v /proc/device-tree/compatible:{reading.path}), {_CPU_INSTEAD}"
-    return Check("soc", need.severity, found, allowed, None if need.severity == "ok" else fix)
+    return make_check("soc", need.severity, found, allowed, fix)
 
 
 def _judge_text(name: str, reading: Reading, machine: Machine, allowed: str) -> Check:
@@ -72,7 +72,7 @@ def _judge_driver(machine: Machine, need: Need) -> Check:
         found = "none: the pictures are made on the CPU" if severity == "ok" else "none"
         if machine.mainline_driver:
             found = "mainline's rocket, which rknn-toolkit-lite2 and librknnrt cannot use"
-        return Check("npu_driver", severity, found, allowed, None if severity == "ok" else _VENDOR_KERNEL)
+        return make_check("npu_driver", severity, found, allowed, _VENDOR_KERNEL)
     version = next(filter(None, (parse_version(reading.text) for reading in machine.driver_versions)), None)
     if version is None:
         found = "rknpu, its version not told: " + "; ".join(reading.complaint for reading in machine.driver_versions)
@@ -82,13 +82,13 @@ def _judge_driver(machine: Machine, need: Need) -> Check:
     if version < DRIVER_GOOD:
         status = severity if version < DRIVER_LEAST else ("ok" if severity == "ok" else "warn")
     fix = "sudo apt update && sudo apt full-upgrade && sudo reboot (the driver is a part of the vendor's kernel)"
-    return Check("npu_driver", status, f"rknpu {version}", allowed, None if status == "ok" else fix)
+    return make_check("npu_driver", status, f"rknpu {version}", allowed, fix)
 
 
 def _without_driver(name: str, need: Need, allowed: str) -> Check:
     """What goes with the driver, whose own check says how bad it is."""
     status = min_status("warn", need.severity)
-    return Check(name, status, "none, without the driver", allowed, None if status == "ok" else "see npu_driver")
+    return make_check(name, status, "none, without the driver", allowed, "see npu_driver")
 
 
 def _judge_device(machine: Machine, need: Need) -> Check:
@@ -101,10 +101,10 @@ def _judge_device(machine: Machine, need: Need) -> Check:
         return Check("npu_device", "ok", paths, allowed)
     if machine.nodes:
         fix = "sudo usermod -aG render,video $USER, then log in again"
-        return Check("npu_device", need.severity, f"{paths}: permission denied", allowed, fix)
+        return make_check("npu_device", need.severity, f"{paths}: permission denied", allowed, fix)
     status = min_status("warn", need.severity)
     fix = "ls -l /dev/dri/by-path /dev/rknpu (in a container: --device /dev/dri)"
-    return Check("npu_device", status, "not told apart among /dev/dri", allowed, None if status == "ok" else fix)
+    return make_check("npu_device", status, "not told apart among /dev/dri", allowed, fix)
 
 
 def _judge_frequency(machine: Machine, need: Need) -> Check:
@@ -114,8 +114,8 @@ def _judge_frequency(machine: Machine, need: Need) -> Check:
     if frequency is None and not machine.vendor_driver:
         return _without_driver("npu_frequency", need, allowed)
     if frequency is None:
-        fix = None if status == "ok" else "ls /sys/class/devfreq (a driver from outside the kernel may have none)"
-        return Check("npu_frequency", status, "no /sys/class/devfreq/*.npu", allowed, fix)
+        fix = "ls /sys/class/devfreq (a driver from outside the kernel may have none)"
+        return make_check("npu_frequency", status, "no /sys/class/devfreq/*.npu", allowed, fix)
     current, available = _hertz(frequency.current.text), _hertz(frequency.available.text)
     if not current:
         reading = frequency.current
@@ -128,7 +128,7 @@ def _judge_frequency(machine: Machine, need: Need) -> Check:
     if current[0] >= max(available):
         status = "ok"
     fix = f"echo performance | sudo tee {frequency.folder}/governor"
-    return Check("npu_frequency", status, found, allowed, None if status == "ok" else fix)
+    return make_check("npu_frequency", status, found, allowed, fix)
 
 
 def _hertz(text: str) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from anima_batch.doctor.check import Check, Status, min_status, unreadable
+from anima_batch.doctor.check import Check, Status, make_check, min_status, unreadable
 from anima_batch.doctor.machine import RUNTIME, Machine
 from anima_batch.doctor.need import Need
 from anima_batch.doctor.process import Process
@@ -76,12 +76,12 @@ def _judge_runtime(machine: Machine, process: Process | None, need: Need) -> Che
     fault, version = _look_into(reading.data)
     status: Status = need.severity
     if fault:
-        return Check("librknnrt", status, f"{RUNTIME}: {fault}", allowed, fix)
+        return make_check("librknnrt", status, f"{RUNTIME}: {fault}", allowed, fix)
     number = parse_version(version)
     if number is None:
-        return Check("librknnrt", status, f"{RUNTIME}: no version in it", allowed, fix)
+        return make_check("librknnrt", status, f"{RUNTIME}: no version in it", allowed, fix)
     status = min_status(need.severity, _compare(number, wanted))
-    return Check("librknnrt", status, version, allowed, None if status == "ok" else fix)
+    return make_check("librknnrt", status, version, allowed, fix)
 
 
 def _missing_runtime(machine: Machine, need: Need, allowed: str, fix: str) -> Check:
@@ -94,8 +94,10 @@ def _missing_runtime(machine: Machine, need: Need, allowed: str, fix: str) -> Ch
         return Check("librknnrt", "ok", "none, and none is needed", allowed)
     if machine.runtime_elsewhere:
         found = f"{machine.runtime_elsewhere}, but lite2 looks for {RUNTIME}"
-        return Check("librknnrt", need.severity, found, allowed, f"sudo ln -s {machine.runtime_elsewhere} {RUNTIME}")
-    return Check("librknnrt", need.severity, f"no {RUNTIME}", allowed, fix)
+        return make_check(
+            "librknnrt", need.severity, found, allowed, f"sudo ln -s {machine.runtime_elsewhere} {RUNTIME}"
+        )
+    return make_check("librknnrt", need.severity, f"no {RUNTIME}", allowed, fix)
 
 
 def _look_into(data: bytes) -> tuple[str, str]:
@@ -129,7 +131,7 @@ def _judge_lite2(machine: Machine, process: Process, need: Need) -> Check:
         if need.severity == "ok":
             return Check("rknn_toolkit_lite2", "ok", f"{found}, and not needed", allowed)
         fix = _install(need) if on_board else 'run it on the board, or take backend = "onnx"'
-        return Check("rknn_toolkit_lite2", need.severity, found, allowed, fix)
+        return make_check("rknn_toolkit_lite2", need.severity, found, allowed, fix)
     found = f"{process.lite2} on Python {process.python[0]}.{process.python[1]}"
     version = parse_version(process.lite2)
     match = _RUNTIME_VERSION.search(machine.runtime.data or b"")
@@ -137,7 +139,7 @@ def _judge_lite2(machine: Machine, process: Process, need: Need) -> Check:
     if version is None or not partner or version[:2] != partner[:2]:
         found += f", beside {'toolkit' if wanted else 'librknnrt'} {format_version(partner)}"
         status = min_status(need.severity, "warn")
-        return Check("rknn_toolkit_lite2", status, found, allowed, None if status == "ok" else _install(need))
+        return make_check("rknn_toolkit_lite2", status, found, allowed, _install(need))
     return Check("rknn_toolkit_lite2", "ok", found, allowed)
 
 

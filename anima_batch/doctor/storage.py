@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from anima_batch.doctor.check import Check, Status, unreadable
+from anima_batch.doctor.check import Check, Status, make_check, unreadable
 from anima_batch.doctor.machine import Machine
 from anima_batch.doctor.mounts import Mount, find_mount
 from anima_batch.doctor.need import Need
@@ -94,7 +94,7 @@ def _judge_space(process: Process, need: Need) -> Check:
     found = f"{space.free_bytes / 1e6:.0f} MB free"
     if needed is None:
         status: Status = "ok" if space.free_bytes >= FREE_GOOD else "warn" if space.free_bytes else "fail"
-        return Check("free_space", status, found, allowed, None if status == "ok" else fix)
+        return make_check("free_space", status, found, allowed, fix)
     files = FILES_AN_IMAGE * (need.images or 0)
     if space.files is not None and space.files < files:
         return Check(

@@ -81,7 +81,7 @@ class Tree:
     def usable(self, path: str) -> bool:
         """Whether this user may read and write it."""
         try:
-            return os.access(self._locate(path), os.R_OK | os.W_OK)
+            return os.access(self._locate(path), os.R_OK | os.W_OK, effective_ids=True)
         except OSError:
             return False
 
@@ -90,7 +90,7 @@ class Tree:
         found = os.path.realpath(os.path.join(self._real, path.lstrip("/")))
         if self.live or found == self._real or found.startswith(self._real + os.sep):
             return found
-        raise OSError(errno.ENOENT, "a link out of the tree", path)
+        raise OSError(errno.EXDEV, "a link out of the tree", path)
 
 
 def _read_regular(path: str, limit: int) -> bytes:
