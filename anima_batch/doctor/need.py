@@ -41,7 +41,9 @@ class Need:
     @property
     def severity(self) -> Status:
         """How bad it is that the NPU cannot be used."""
-        return {"required": "fail", "wanted": "warn"}.get(self.npu or "", "ok")  # type: ignore[return-value]
+        if self.npu == "required":
+            return "fail"
+        return "warn" if self.npu == "wanted" else "ok"
 
 
 def need_of_job(job: Path, workspace: Path, *, lite2: bool) -> Need:

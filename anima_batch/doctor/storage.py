@@ -85,9 +85,8 @@ def _kind_faults(mount: Mount, mounts: Iterable[Mount]) -> Iterator[Fault]:
 
 def _judge_space(process: Process, need: Need) -> Check:
     needed, space = need.disk_bytes, process.space
-    allowed = (
-        f"{FREE_GOOD / 1e6:.0f} MB or more" if needed is None else f"{needed / 1e6:.0f} MB for {need.images} images"
-    )
+    images = "1 image" if need.images == 1 else f"{need.images} images"
+    allowed = f"{FREE_GOOD / 1e6:.0f} MB or more" if needed is None else f"{needed / 1e6:.0f} MB for {images}"
     fix = f"free some space (sudo du -xhd1 {shlex.quote(need.outputs)}), or run a part with --limit"
     if space is None:
         return unreadable("free_space", f"{need.outputs}: cannot be asked", allowed, denied=False)

@@ -45,7 +45,7 @@ def test_a_jobs_room_is_compared_with_its_plan(workspace):
     job = workspace.write_job(JOB)
     checks = checks_of(workspace.json("doctor", job, check=None))
     megabytes = workspace.json("plan", job)["disk_bytes"] / 1e6
-    assert checks["free_space"]["allowed"] == f"{megabytes:.0f} MB for 1 images"
+    assert checks["free_space"]["allowed"] == f"{megabytes:.0f} MB for 1 image"
     assert checks["backend"]["found"].startswith("onnx")
 
 

@@ -1,6 +1,7 @@
 """What a job asks of a machine, from real job files and model sets."""
 
 import shutil
+import time
 
 import pytest
 
@@ -69,11 +70,12 @@ def test_the_npu_is_as_needed_as_the_run_will_need_it(backend, only_npu, lite2, 
 
 
 def test_what_a_begun_image_holds_counts_as_room(workspace):
-    job = workspace.write_job("[defaults]\nprompt = 'a'\nseed = 1\nsteps = 30\n")
+    job = workspace.write_job("[defaults]\nprompt = 'a'\nseed = 1\nsteps = 200\n")
     process = workspace.start("run", job)
     checkpoints = workspace.folder / "outputs/job/.checkpoints"
     while not list(checkpoints.glob("*/ckpt.1")):
         assert process.poll() is None
+        time.sleep(0.01)
     process.terminate()
     process.communicate()
     found = need_of_job(workspace.folder / job, workspace.folder, lite2=False)
