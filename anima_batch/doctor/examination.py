@@ -51,4 +51,6 @@ def judge(machine: Machine, process: Process | None, need: Need, outputs: str) -
 def _expected_use(machine: Machine) -> Literal["required", "wanted", "unused"]:
     if is_known_chip(machine):
         return "required"
-    return "unused" if machine.compatible.text or machine.compatible.absent else "wanted"
+    # A container may see the driver and not the device tree, which then is to be passed into it.
+    told = machine.compatible.text or (machine.compatible.absent and not machine.vendor_driver)
+    return "unused" if told else "wanted"

@@ -148,7 +148,7 @@ def _judge_load(machine: Machine, need: Need) -> Check:
         return Check("npu_load", "warn", reading.complaint, allowed, fix)
     percents = [int(number) for number in re.findall(r"([0-9]{1,6})\s*%", readings[0].text)]
     if not percents:
-        return unreadable("npu_load", f"{readings[0].path}: {readings[0].text:.100}", allowed, denied=False)
+        return unreadable("npu_load", readings[0].complaint, allowed, denied=False)
     found = ", ".join(f"{percent} %" for percent in percents)
     busy = max(percents) > BUSY_PERCENT and need.severity != "ok"
     return Check("npu_load", "warn" if busy else "ok", found, allowed, "sudo fuser -v /dev/dri/*" if busy else None)

@@ -35,8 +35,9 @@ class Reading:
 
     @property
     def complaint(self) -> str:
-        """What to say where it could not be read, or says nothing."""
-        return f"{self.path}: {self.fault or 'empty'}"
+        """What to say where it could not be read, or not understood."""
+        said = f"not understood: {self.text:.60}" if self.text else "empty"
+        return f"{self.path}: {self.fault or said}"
 
 
 class Tree:

@@ -139,6 +139,19 @@ def test_an_overlay_whose_changes_are_in_memory_keeps_nothing(copy_tree):
     assert "in memory" in told.found
 
 
+def test_a_container_without_the_device_tree_is_told_what_to_pass(copy_tree):
+    told = examine_tree(copy_tree("rock-5c", {"proc/device-tree": None}))["soc"]
+    assert told.status == "warn"
+    assert "-v /proc/device-tree/compatible:/proc/device-tree/compatible" in (told.fix or "")
+
+
+def test_what_is_there_and_not_understood_is_shown(copy_tree):
+    root = copy_tree("rock-5c", {"proc/meminfo": b"MemTotal: many\n", DEBUGFS: b"RKNPU driver: new\n", MODULE: None})
+    checks = examine_tree(root)
+    assert checks["memory"].found == "/proc/meminfo: not understood: MemTotal: many"
+    assert "/sys/kernel/debug/rknpu/version: not understood: RKNPU driver: new" in checks["npu_driver"].found
+
+
 def test_the_version_in_the_module_does_where_debugfs_has_none(copy_tree):
     root = copy_tree("rock-5c", {DEBUGFS: None, MODULE: b"0.9.6\n"})
     told = examine_tree(root)["npu_driver"]
