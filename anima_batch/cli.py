@@ -147,6 +147,27 @@ def _show_audits(audits: list[Audit], *, json: bool) -> None:
         raise typer.Exit(3)
 
 
+@app.command()
+def doctor(
+    job: Annotated[Path | None, typer.Argument(help="A job file (TOML); its needs are checked too.")] = None,
+    workspace: Workspace = Path(),
+    root: Annotated[Path, typer.Option(help="A copy of another machine's /proc, /sys and /usr/lib.")] = Path("/"),
+    json: Json = False,
+) -> None:
+    """Show what this machine can run, what does not fit together, and the fix."""
+    from anima_batch import doctor as examination
+    from anima_batch.console import results
+
+    if not root.is_dir():
+        raise UsageError(f"--root: must be a folder, got {root}")
+    checks = examination.examine(job, workspace, root)
+    if json:
+        results.show_json({"checks": [results.check_json(check) for check in checks]})
+    else:
+        results.show_checks(checks)
+    raise typer.Exit(examination.exit_code(checks))
+
+
 @models.command("list")
 def list_models(workspace: Workspace = Path(), json: Json = False) -> None:
     """List the model sets of the workspace and the built-in ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from anima_batch.console.text import format_seconds, printable, printable_json, 
 if TYPE_CHECKING:  # what is shown was made by whoever calls; a plan must not wait for the runtimes to be imported
     from anima_batch.audit import Audit
     from anima_batch.bench import CheckpointCost
+    from anima_batch.doctor import Check
     from anima_batch.model_set import ModelSet
     from anima_batch.plan import Plan, PlannedImage
 
@@ -220,3 +222,18 @@ def show_checkpoint_costs(costs: Sequence[CheckpointCost]) -> None:
         for cost in costs
     ]
     _show_table(("history", "sampler ms", "save ms", "step ms, median", "step ms, max"), rows)
+
+
+def check_json(check: Check) -> dict[str, Any]:
+    """One line of an examination."""
+    return asdict(check)
+
+
+def show_checks(checks: Sequence[Check]) -> None:
+    """One row each, then the fixes on lines of their own: a command that a cell folds cannot be copied."""
+    _show_table(("status", "check", "found", "allowed"), ((c.status, c.name, c.found, c.allowed) for c in checks))
+    for check in checks:
+        if check.fix:
+            show_line(f"to mend {check.name}: {shorten(check.fix)}")
+    counts = {status: sum(check.status == status for check in checks) for status in ("ok", "warn", "fail")}
+    show_line(", ".join(f"{count} {status}" for status, count in counts.items()))
