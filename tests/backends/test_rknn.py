@@ -456,13 +456,14 @@ pipelines = {
 }
 unopened = len(MADE)
 canaries = {name: pipeline.run_canary() for name, pipeline in pipelines.items()}
+again = pipelines["board"].run_canary()
 tell(
     names={name: pipeline.backend.name for name, pipeline in pipelines.items()},
     versions=pipelines["board"].backend.versions(),
     opened=[made.calls for made in MADE],
     unopened=unopened,
     canaries=canaries,
-    again=pipelines["board"].run_canary(),
+    again=again,
 )
 """)
     assert found["names"] == {"plain": "onnx", "board": "rknn", "forced": "onnx"}
