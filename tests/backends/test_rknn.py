@@ -131,7 +131,7 @@ def run_python(script, packages, *arguments):
     search = os.pathsep.join([str(packages), str(Path(anima_batch.__file__).parents[1])])
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
