@@ -24,6 +24,7 @@ DECISIVE = (
     "soc",
     "machine",
     "core_mask",
+    "npu_canary",
 )
 
 Environment = Mapping[str, str | None]
@@ -46,6 +47,7 @@ def read_environment(runtime: Environment, core_mask: str | None, root: Path = P
         "kernel": platform.release(),
         "machine": platform.machine(),
         "core_mask": core_mask,
+        "npu_canary": None,
         **{key: value for key, value in runtime.items() if value is not None},
     }
 

@@ -62,6 +62,10 @@ class BackendError(AnimaBatchError):
     exit_code = 4
 
 
+class NonFiniteError(BackendError):
+    """A runtime was given, or gave, numbers that are no numbers or do not fit."""
+
+
 class WorkerError(AnimaBatchError):
     """The model's process cannot be started or ended, whatever the image."""
 

@@ -50,6 +50,7 @@ def test_what_a_machine_does_not_have_is_none(read_tree):
         "rknpu_driver",
         "soc",
         "core_mask",
+        "npu_canary",
     ]
 
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 import numpy.typing as npt
 
+from anima_batch.anima.canary import run_canary
 from anima_batch.anima.conditioning import Conditioning
 from anima_batch.anima.config import PATCH, VAE_FACTOR, subgraph_keys
 from anima_batch.anima.ops import Array
@@ -65,6 +66,12 @@ class Pipeline:
         with contextlib.closing(open_session(self._cpu, self.model_set, "vae.decoder")) as session:
             return decode(session, latents, self.model_set.description.vae)
 
+    def run_canary(self) -> str | None:
+        """The digest of an NPU's answers to fixed inputs; None on the CPU. Its versions are known after it."""
+        if self.backend.name == OnnxBackend.name:
+            return None
+        return run_canary(self._staging, [key.role for key in subgraph_keys(1)])
+
     def close(self) -> None:
         """Release what staging kept open."""
         self._staging.close()
@@ -87,9 +94,8 @@ def open_pipeline(
     keep = _choose_kept(run, roles, sum(path.stat().st_size for path in paths.values() if path.is_file()), room)
     staging = Staging(lambda role: open_session(backend, model_set, role), keep)
     if backend.name != OnnxBackend.name:
-        # The board's runtime tells its versions only after it opened a graph; every image and checkpoint records them.
-        with staging.session(roles[0]):
-            pass
+        for path in paths.values():  # all of them now, rather than the last one in the middle of a picture
+            backend.check(path)
     return Pipeline(model_set, backend, cpu, staging)
 
 

@@ -55,8 +55,12 @@ class Backend(Protocol):
     suffix: str
     timings: Timings
 
+    def check(self, path: Path) -> None:
+        """Raise ModelSetError for a graph file that it would refuse, as far as that can be told before it is loaded."""
+        ...
+
     def open(self, path: Path) -> Session:
-        """Load and initialise a graph file; raises BackendError."""
+        """Load and initialise a graph file; raises BackendError, or ModelSetError for what `check` refuses."""
         ...
 
     def versions(self) -> dict[str, str | None]:

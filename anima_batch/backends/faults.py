@@ -96,6 +96,10 @@ class FaultyBackend:
         self._plan = plan
         self.name, self.suffix, self.timings = backend.name, backend.suffix, backend.timings
 
+    def check(self, path: Path) -> None:
+        """The real backend's."""
+        self._backend.check(path)
+
     def open(self, path: Path) -> FaultySession:
         """The real session, wrapped."""
         return FaultySession(path, self._backend.open(path), self._plan)

@@ -47,6 +47,9 @@ class OnnxBackend:
             self._options.add_session_config_entry("session.use_env_allocators", "1")
             _register_arena()
 
+    def check(self, path: Path) -> None:
+        """Nothing is known of the file before the runtime reads it whole."""
+
     def open(self, path: Path) -> OnnxSession:
         """Load and initialise a graph; raises BackendError.
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from anima_batch.backends.base import Array, TensorSpec, Timings
-from anima_batch.errors import BackendError
+from anima_batch.backends.base import Array, TensorSpec, Timings, check_feeds, check_output
+from anima_batch.backends.printed import PrintedText
+from anima_batch.backends.rknn_file import RknnDescription, read_rknn
+from anima_batch.errors import BackendError, ModelSetError, NonFiniteError
 
 CORE_MASKS = {"0": 1, "1": 2, "2": 4, "0+1": 3}
+
+_LINE_LENGTH = 300  # of what the runtime said, in an error's line
+
+T = TypeVar("T")
 
 
 class RknnBackend:
@@ -31,38 +39,59 @@ class RknnBackend:
             ) from error
         self.timings = Timings()
         self._runtime_class = RKNNLite
-        self._core_mask = CORE_MASKS[core_mask]
-        self._versions: dict[str, str | None] = {"librknnrt": None, "rknpu_driver": None}
+        self._core_mask = core_mask
+        self._versions: dict[str, str | None] = {
+            "rknn_toolkit_lite2": version("rknn-toolkit-lite2"),
+            "librknnrt": None,
+            "rknpu_driver": None,
+        }
+        gc.freeze()  # what was imported stays anyway; a collection after each release walks over 100 000 objects less
+
+    def check(self, path: Path) -> None:
+        """Raise ModelSetError for a file that is no graph for this NPU, from the file alone."""
+        _describe(path)
 
     def open(self, path: Path) -> RknnSession:
-        """Load and initialise a graph; raises BackendError with the call that failed and its code."""
-        if not path.is_file():  # load_rknn answers -1 for it, without a word
-            raise BackendError(f"{path}: no such file: run `anima-batch models verify`")
-        runtime = self._runtime_class(verbose=False)
+        """Load and initialise a graph; raises ModelSetError for its file, BackendError for a call that failed."""
+        description = _describe(path)
+        caller = _Caller(path, f"toolkit {description.toolkit}", self._versions)
+        runtime = caller.call("RKNNLite", lambda: self._runtime_class(verbose=False))
         started = time.perf_counter()
-        _check(path, "load_rknn", runtime.load_rknn(str(path)))
-        loaded = time.perf_counter()
-        code = runtime.init_runtime(core_mask=self._core_mask)
-        if code != 0:
-            _release(runtime)  # after a failed init the object is half alive
-            _check(path, "init_runtime", code)
-        self.timings.load += loaded - started
-        self.timings.init += time.perf_counter() - loaded
-        self._versions |= _parse_versions(runtime.get_sdk_version())
-        return RknnSession(path, runtime, self.timings)
+        try:
+            caller.check_code("load_rknn", lambda: runtime.load_rknn(str(path)))
+            loaded = time.perf_counter()
+            # Minus one may also mean that only the core mask was refused: such a context would run, on any core.
+            mask = CORE_MASKS[self._core_mask]
+            caller.check_code(
+                "init_runtime", lambda: runtime.init_runtime(core_mask=mask), f" on core mask {self._core_mask}"
+            )
+            self._versions |= _parse_versions(caller.call("get_sdk_version", runtime.get_sdk_version))
+            self.timings.load += loaded - started
+            self.timings.init += time.perf_counter() - loaded
+            return RknnSession(caller, description, runtime, self.timings)
+        except BackendError:
+            with contextlib.suppress(BackendError):  # the first fault is the one to tell
+                _release(caller, runtime)  # after a failed init the object is half alive
+            raise
 
     def versions(self) -> dict[str, str | None]:
         """Package, runtime and driver; the last two are known once a graph has been opened."""
-        return {"rknn_toolkit_lite2": version("rknn-toolkit-lite2"), **self._versions}
+        return dict(self._versions)
 
 
 class RknnSession:
-    """An open context. Inputs are passed in the order of `feeds`, which must be the graph's."""
+    """An open context."""
 
-    inputs: tuple[TensorSpec, ...] = ()  # lite2 does not tell; the file's own description is read by the conversion
-
-    def __init__(self, path: Path, runtime: Any, timings: Timings) -> None:  # noqa: ANN401 - lite2 has no types
-        self._path = path
+    def __init__(
+        self,
+        caller: _Caller,
+        description: RknnDescription,
+        runtime: Any,  # noqa: ANN401 - lite2 has no types
+        timings: Timings,
+    ) -> None:
+        self.inputs: tuple[TensorSpec, ...] = description.inputs
+        self._output = description.outputs[0]
+        self._caller = caller
         self._runtime: Any | None = runtime
         self._timings = timings
         self._run_code: int | None = None
@@ -79,40 +108,129 @@ class RknnSession:
         low_level.run = watched
 
     def run(self, feeds: Mapping[str, Array]) -> Array:
-        """The graph's only output; raises BackendError."""
-        if self._runtime is None:
-            raise BackendError(f"{self._path}: run after close")
+        """The graph's only output; raises BackendError, as NonFiniteError where the numbers are to blame."""
+        where, runtime = str(self._caller.path), self._runtime
+        if runtime is None:
+            raise BackendError(f"{where}: run after close")
+        if fault := check_feeds(where, self.inputs, feeds):
+            raise BackendError(fault)
         started = time.perf_counter()
+        ready = [_convert(where, spec, feeds[spec.name]) for spec in self.inputs]
         self._run_code = None
-        outputs = self._runtime.inference([np.ascontiguousarray(array, np.float16) for array in feeds.values()])
+        outputs, said = self._caller.listen("inference", lambda: runtime.inference(ready))
         if self._run_code is None:
-            raise BackendError(f"{self._path}: inference refused its inputs: see the runtime's message above")
-        _check(self._path, "rknn_run", self._run_code)
-        if outputs is None or len(outputs) != 1 or not isinstance(outputs[0], np.ndarray):
-            raise BackendError(f"{self._path}: inference gave no output: see the runtime's message above")
+            raise BackendError(f"{where}: inference refused its inputs{said}: {self._caller.advice}")
+        if self._run_code != 0:
+            raise BackendError(f"{where}: rknn_run failed with code {self._run_code}{said}: {self._caller.advice}")
+        if not isinstance(outputs, list) or len(outputs) != 1:
+            raise BackendError(f"{where}: inference gave no output{said}: {self._caller.advice}")
+        output = check_output(where, outputs[0], tuple(map(int, self._output.shape)))
+        _check_finite(where, self._output.name, output)
         self._timings.run += time.perf_counter() - started
-        return outputs[0]
+        return output
 
     def close(self) -> None:
         """Release the context and the file's bytes, which lite2 keeps."""
         if self._runtime is None:
             return
         started = time.perf_counter()
-        _release(self._runtime)
-        self._runtime = None
+        runtime, self._runtime = self._runtime, None
+        _release(self._caller, runtime)
+        del runtime
+        gc.collect()  # reports of lite2's growing over load and release; its objects refer to each other
         self._timings.release += time.perf_counter() - started
 
 
-def _release(runtime: Any) -> None:  # noqa: ANN401
-    runtime.release()
-    runtime.rknn_data = None  # the whole file, which lite2 keeps even now
+class _Caller:
+    """Calls of one graph's runtime, each with what it printed in its error."""
 
+    def __init__(self, path: Path, built: str, versions: Mapping[str, str | None]) -> None:
+        self.path = path
+        self._built = built
+        self._versions = versions
 
-def _check(path: Path, call: str, code: int | None) -> None:
-    if code != 0:
-        raise BackendError(
-            f"{path}: {call} failed with code {code}: check that toolkit, librknnrt and driver fit together"
+    @property
+    def advice(self) -> str:
+        """What must fit together, with the versions as far as they are known."""
+        lite2, runtime, driver = self._versions.values()
+        return (
+            f"check that {self._built}, lite2 {lite2}, librknnrt {runtime or '(unknown)'} and "
+            f"driver {driver or '(unknown)'} fit together"
         )
+
+    def listen(self, name: str, call: Callable[[], T]) -> tuple[T, str]:
+        """What the call gives, and what it printed as words for an error; whatever it raises is a BackendError."""
+        try:
+            with PrintedText() as printed:
+                given = call()
+        except Exception as error:  # lite2 is compiled Python and may raise anything
+            said = _quote(printed.text)
+            raise BackendError(
+                f"{self.path}: {name} raised {type(error).__name__}: {_first_line(error)}{said}: {self.advice}"
+            ) from error
+        return given, _quote(printed.text)
+
+    def call(self, name: str, call: Callable[[], T]) -> T:
+        """As `listen`, without the words."""
+        return self.listen(name, call)[0]
+
+    def check_code(self, name: str, call: Callable[[], int | None], how: str = "") -> None:
+        """Raise BackendError unless the call gives 0."""
+        code, said = self.listen(name, call)
+        if code != 0:
+            raise BackendError(f"{self.path}: {name} failed with code {code}{how}{said}: {self.advice}")
+
+
+def _describe(path: Path) -> RknnDescription:
+    """The file's description; raises ModelSetError for what this adapter cannot run."""
+    description = read_rknn(path)
+    if (count := len(description.outputs)) != 1:
+        raise ModelSetError(f"{path}: must have one output, got {count}: convert the model set again")
+    for spec in (*description.inputs, *description.outputs):
+        if len(spec.shape) == 4:  # the runtime would turn it from NCHW to NHWC or not, as it sees fit
+            raise ModelSetError(f"{path}: {spec.name} must not have 4 dimensions, got {spec.shape}: convert it with 3")
+    return description
+
+
+def _convert(where: str, spec: TensorSpec, array: Array) -> Array:
+    """The input as the runtime takes it: float16, or float32 for it to quantise; raises NonFiniteError."""
+    kind = np.dtype(np.float16 if spec.dtype == "float16" else np.float32)
+    with np.errstate(over="ignore"):  # it is looked for below
+        ready = np.ascontiguousarray(array, kind)
+    if not np.isfinite(ready).all():
+        if np.isfinite(array).all():
+            raise NonFiniteError(
+                f"{where}: input {spec.name} must fit into {kind} (up to {np.finfo(kind).max:.0f}), "
+                f"got values up to {np.abs(array).max():.6g}"
+            )
+        _check_finite(where, spec.name, array)
+    return ready
+
+
+def _check_finite(where: str, name: str, array: Array) -> None:
+    wrong = array.size - int(np.count_nonzero(np.isfinite(array)))
+    if wrong:
+        raise NonFiniteError(f"{where}: {wrong} of the {array.size} values of {name} are NaN or infinite")
+
+
+def _release(caller: _Caller, runtime: Any) -> None:  # noqa: ANN401
+    """Release the context; a code of rknn_destroy is told nowhere."""
+    try:
+        caller.call("release", runtime.release)
+    finally:
+        runtime.rknn_data = None  # the whole file, which lite2 keeps even now
+
+
+def _quote(text: str) -> str:
+    """The last line of the C library's own log, which is the cause, and the very last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("E RKNN")][-1:]
+    chosen = dict.fromkeys(line[:_LINE_LENGTH] for line in (*own, *lines[-1:]))
+    return "; it printed " + " and ".join(f'"{line}"' for line in chosen) if chosen else ""
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
 
 
 def _parse_versions(text: str | None) -> dict[str, str | None]:

@@ -13,6 +13,7 @@ from anima_batch.environment import read_environment
 from anima_batch.files import lock_folder, make_folder, set_aside, storage_errors, sync_folder
 from anima_batch.job import RunSpec
 from anima_batch.plan import MANIFEST_BYTES, Measurement, PlannedImage, Rates, Workload
+from anima_batch.runner.canary import check_canary
 from anima_batch.runner.events import BatchEnded, BatchStarted, Event, ImageDone, ImageFailed, ImageStarted, Notice
 from anima_batch.runner.guard import ModelSetGuard
 from anima_batch.runner.image import make_image
@@ -126,6 +127,9 @@ def _run_pending(
             reserve=reserve,
             accept_environment=options.accept_environment,
         )
+        if not options.accept_environment:
+            done = [entry.path for entry in found.values() if entry.measurement and entry.path]
+            check_canary(done, setting.provenance.environment)
         for number, planned in enumerate(pending, start=1):
             if stop:
                 return

@@ -96,6 +96,7 @@ class EnvironmentRecord(_Record):
     kernel: str | None
     machine: str | None
     core_mask: str | None
+    npu_canary: str | None = None  # an NPU's answer to fixed inputs, as XXH3-128; manifests before it have none
 
 
 class SamplingRecord(_Record):

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from anima_batch.backends.faults import FaultPlan, FaultyBackend, parse_faults
-from anima_batch.errors import AnimaBatchError, BackendError
+from anima_batch.errors import AnimaBatchError, BackendError, NonFiniteError
 from anima_batch.sampling import SamplerState
-from anima_batch.worker.messages import Answer, Call, Failure, Opening, StepTaken, settle, strip_history
+from anima_batch.worker.messages import Answer, Call, Failure, FaultKind, Opening, StepTaken, settle, strip_history
 from anima_batch.worker.workbench import Workbench
 
 
@@ -39,7 +39,8 @@ class _Service:
             return Answer(self._call(call))
         except BackendError as error:
             fatal = error if call.stage == "open" else None
-            return Failure("backend", _first_line(error), traceback.format_exc(), fatal)
+            kind: FaultKind = "non_finite" if isinstance(error, NonFiniteError) else "backend"
+            return Failure(kind, _first_line(error), traceback.format_exc(), fatal)
         except AnimaBatchError as error:
             return Failure("unexpected", str(error), traceback.format_exc(), error)
         except MemoryError:

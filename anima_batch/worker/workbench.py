@@ -15,9 +15,12 @@ from anima_batch.anima.pipeline import open_pipeline
 from anima_batch.anima.transformer import Transformer
 from anima_batch.backends.base import Backend, Timings
 from anima_batch.backends.faults import FaultPlan
+from anima_batch.errors import BackendError
 from anima_batch.job import ImageRequest
 from anima_batch.sampling import SamplerState, make_sigmas, sample
 from anima_batch.worker.messages import Opened, Opening, StepTaken
+
+CANARY_IMAGES = 8  # as many as one process makes at the most, unless the job says otherwise
 
 
 class Workbench:
@@ -32,12 +35,15 @@ class Workbench:
         self._pipeline = open_pipeline(opening.model_set, opening.backend, opening.run, wrap)
         self._plan = plan or FaultPlan(())
         self._image: tuple[ImageRequest, Transformer] | None = None
+        self._canary = self._pipeline.run_canary()
+        self._images = 0
 
     @property
     def opened(self) -> Opened:
         """What the pipeline runs on."""
         backend = self._pipeline.backend
-        return Opened(backend.name, {**backend.versions(), "numpy": np.__version__, "anima_batch": __version__})
+        own = {"numpy": np.__version__, "anima_batch": __version__, "npu_canary": self._canary}
+        return Opened(backend.name, {**backend.versions(), **own})
 
     def encode(self, prompts: Sequence[str]) -> list[Array]:
         """The context of each prompt, (context_rows, C)."""
@@ -50,6 +56,9 @@ class Workbench:
 
     def prepare(self, request: ImageRequest, conditioning: Conditioning) -> None:
         """Put an image on the bench; its steps and its decoding follow."""
+        self._images += 1
+        if self._images % CANARY_IMAGES == 0:
+            self._check_canary()
         sigmas = make_sigmas(request.schedule, request.steps, request.shift)
         transformer = self._pipeline.make_transformer(sigmas, conditioning, request.width, request.height)
         self._image = (request, transformer)
@@ -74,6 +83,14 @@ class Workbench:
         """Pixels uint8 (H, W, 3) of latents (16, h, w)."""
         self._plan.begin("decode", None if self._image is None else self._image[0].seed)
         return self._pipeline.decode(latents)
+
+    def _check_canary(self) -> None:
+        """Raise BackendError if the NPU computes otherwise than when this process began."""
+        if (now := self._pipeline.run_canary()) != self._canary:
+            raise BackendError(
+                f"npu_canary: the answer to fixed inputs must stay {self._canary}, got {now}: "
+                f"the last {CANARY_IMAGES} pictures may be wrong: check power, cooling and driver"
+            )
 
     def close(self) -> None:
         """Release what is open."""

@@ -2,8 +2,8 @@
 
 The stand-in has the traps that were seen in rknn-toolkit-lite2 2.3 and 2.5: garbage is loaded without complaint, a
 failed rknn_run goes unnoticed and the arrays of an earlier run come back, the file's bytes stay in memory after
-release(). What a graph "computes" and which calls fail is written in the graph's file as JSON. The real wheel is proven
-elsewhere, against a stub of its C library.
+release(). What a graph "computes" and which calls fail is the JSON in its file's custom string. The real wheel is
+proven in tests/board, against a stub of its C library.
 """
 
 import json
@@ -13,11 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from board.graph_file import make_graph_file
 
 import anima_batch
 
 STAND_IN = """
 import json
+import os
 
 import numpy as np
 
@@ -26,10 +28,7 @@ MADE = []  # every RKNNLite, so that a test can look at it afterwards
 
 class Runtime:
     def __init__(self, data):
-        try:
-            self.says = json.loads(data)
-        except ValueError:
-            self.says = {"init": -1}
+        self.says = json.loads(data[data.index(b"<<") + 2 : data.index(b">>")])
         self.runs, self.inputs, self.outputs = 0, None, [np.zeros((1, 2), np.float32)]
 
     def run(self, frame_extend=None):
@@ -37,7 +36,8 @@ class Runtime:
         code = codes[min(self.runs, len(codes) - 1)]
         self.runs += 1
         if code == 0:
-            self.outputs = [(2 * self.inputs[0]).astype(np.float32)]
+            drift = self.runs > self.says.get("drifts_after", 1e9)
+            self.outputs = [sum(2 * array.astype(np.float32) for array in self.inputs) + drift]
         return code
 
 
@@ -51,21 +51,25 @@ class RKNNLite:
         self.calls.append("load_rknn")
         with open(path, "rb") as file:
             self.rknn_data = file.read()
-        return -1 if self.rknn_data == b"refused" else None if self.rknn_data == b"none" else 0
+        return Runtime(self.rknn_data).says.get("load", 0)
 
     def init_runtime(self, target=None, device_id=None, async_mode=False, core_mask=0):
         self.calls.append(f"init_runtime {core_mask}")
         self.rknn_runtime = Runtime(self.rknn_data)
+        os.write(2, self.rknn_runtime.says.get("prints", "").encode())
+        if "raises" in self.rknn_runtime.says:
+            raise ValueError(self.rknn_runtime.says["raises"])
         return self.rknn_runtime.says.get("init", 0)
 
     def inference(self, inputs, data_type=None, data_format=None, inputs_pass_through=None, get_frame_id=False):
         self.calls.append("inference")
         self.dtypes.append([array.dtype.name for array in inputs])
-        if len(inputs) != self.rknn_runtime.says.get("inputs", 1):
+        if self.rknn_runtime.says.get("refuses"):
             return None
         self.rknn_runtime.inputs = inputs
         self.rknn_runtime.run()
         outputs = {"none": None, "empty": [], "two": [*self.rknn_runtime.outputs] * 2, "hollow": [None]}
+        outputs |= {"other": [np.ones((1, 3), np.float32)], "nan": [np.array([[1, np.nan]], np.float32)]}
         return outputs.get(self.rknn_runtime.says.get("outputs"), self.rknn_runtime.outputs)
 
     def get_sdk_version(self):
@@ -96,7 +100,8 @@ def fault(call, *arguments):
 def tell(**found):
     print(json.dumps(found))
 """
-ADVICE = "check that toolkit, librknnrt and driver fit together"
+ADVICE = "check that toolkit 2.3.2, lite2 2.3.2, librknnrt 2.3.2 and driver 0.9.8 fit together"
+EARLY = "check that toolkit 2.3.2, lite2 2.3.2, librknnrt (unknown) and driver (unknown) fit together"
 
 
 @pytest.fixture
@@ -111,9 +116,11 @@ def run_script(tmp_path):
         (packages / name).parent.mkdir(parents=True, exist_ok=True)
         (packages / name).write_text(text)
 
-    def run(script, says=None):
+    def run(script, says=None, **graph_options):
         graph = tmp_path / "mlp.rknn"
-        graph.write_text(says if isinstance(says, str) else json.dumps(says or {}))
+        custom = f"<<{json.dumps(says or {})}>>"
+        tensors = {"inputs": {"z": (1, 2)}, "outputs": {"out": (1, 2)}, "custom": custom} | graph_options
+        graph.write_bytes(make_graph_file(**tensors))
         return json.loads(run_python(PRELUDE + script, packages, str(graph)))
 
     return run
@@ -124,7 +131,7 @@ def run_python(script, packages, *arguments):
     search = os.pathsep.join([str(packages), str(Path(anima_batch.__file__).parents[1])])
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
@@ -158,16 +165,34 @@ except BackendError as error:
     )
 
 
-def test_a_run_gives_the_output_of_inputs_passed_as_float16(run_script):
+def test_a_run_gives_the_output_of_inputs_passed_as_float16_in_the_graphs_order(run_script):
     found = run_script(
         """
 session = RknnBackend().open(path)
-out = session.run({"z": np.array([[1, 2049]], np.float32), "cos": np.ones((1, 2), np.float64)})
-tell(out=out.tolist(), dtype=out.dtype.name, dtypes=MADE[0].dtypes)
+out = session.run({"cos": np.ones((1, 2), np.float64), "z": np.array([[1, 2049]], np.float32)})
+tell(
+    out=out.tolist(), dtype=out.dtype.name, dtypes=MADE[0].dtypes,
+    inputs=[[spec.name, spec.dtype, spec.shape] for spec in session.inputs],
+    passed=[array.tolist() for array in MADE[0].rknn_runtime.inputs],
+)
 """,
-        {"inputs": 2},
+        inputs={"z": (1, 2), "cos": (1, 2)},
     )
-    assert found == {"out": [[2, 4096]], "dtype": "float32", "dtypes": [["float16", "float16"]]}
+    assert found == {
+        "out": [[4, 4098]],
+        "dtype": "float32",
+        "dtypes": [["float16", "float16"]],
+        "inputs": [["z", "float16", [1, 2]], ["cos", "float16", [1, 2]]],
+        "passed": [[[1, 2048]], [[1, 1]]],
+    }
+
+
+def test_inputs_of_a_quantised_graph_are_passed_as_float32_for_the_runtime_to_quantise(run_script):
+    found = run_script(
+        "RknnBackend().open(path).run(feeds)\ntell(dtypes=MADE[0].dtypes)",
+        dtype="int8",
+    )
+    assert found == {"dtypes": [["float32"]]}
 
 
 def test_a_failed_first_run_is_an_error_though_inference_gives_an_array(run_script):
@@ -191,51 +216,143 @@ tell(first=first, second=second, third=session.run({"z": feeds["z"] * 3}).tolist
     }
 
 
-def test_inputs_that_inference_refuses_are_an_error_of_their_own_after_any_run(run_script):
+def test_inputs_that_do_not_fit_the_graph_never_reach_the_runtime(run_script):
+    found = run_script("""
+session = RknnBackend().open(path)
+z = feeds["z"]
+wrong = {"none": {}, "name": {"y": z}, "shape": {"z": z[:, :1]}, "kind": {"z": z.astype(int)}}
+tell(**{name: fault(session.run, given) for name, given in wrong.items()}, calls=MADE[0].calls.count("inference"))
+""")
+    assert found == {
+        "none": "GRAPH: inputs must be ['z'], got []",
+        "name": "GRAPH: inputs must be ['z'], got ['y']",
+        "shape": "GRAPH: input z must have shape (1, 2), got (1, 1)",
+        "kind": "GRAPH: input z must be floating point, got int64",
+        "calls": 0,
+    }
+
+
+def test_numbers_that_float16_cannot_hold_never_reach_the_runtime(run_script):
+    found = run_script("""
+session = RknnBackend().open(path)
+values = {"large": [65504, -70000], "nan": [np.nan, 1], "fits": [65504, -65504]}
+faults = {name: fault(session.run, {"z": np.array([two], np.float32)}) for name, two in values.items()}
+tell(**faults, calls=MADE[0].calls.count("inference"))
+""")
+    assert found == {
+        "large": "GRAPH: input z must fit into float16 (up to 65504), got values up to 70000",
+        "nan": "GRAPH: 1 of the 2 values of z are NaN or infinite",
+        "fits": None,
+        "calls": 1,
+    }
+
+
+def test_an_output_that_is_not_finite_is_an_error_of_its_own_class(run_script):
     found = run_script(
         """
+from anima_batch.errors import NonFiniteError
 session = RknnBackend().open(path)
-faults = [fault(session.run, {}), fault(session.run, feeds), fault(session.run, {}), fault(session.run, feeds)]
-tell(faults=faults)
+try:
+    session.run(feeds)
+except NonFiniteError as error:
+    tell(fault=str(error).replace(str(path), "GRAPH"))
 """,
-        {"run": [-3, 0]},
+        {"outputs": "nan"},
     )
-    refused = "GRAPH: inference refused its inputs: see the runtime's message above"
-    assert found["faults"] == [refused, f"GRAPH: rknn_run failed with code -3: {ADVICE}", refused, None]
+    assert found == {"fault": "GRAPH: 1 of the 2 values of out are NaN or infinite"}
 
 
-@pytest.mark.parametrize("outputs", ["none", "empty", "two", "hollow"])
+def test_inputs_that_inference_refuses_are_an_error_of_their_own(run_script):
+    found = run_script(RUN, {"refuses": True})
+    assert found["fault"] == f"GRAPH: inference refused its inputs: {ADVICE}"
+
+
+@pytest.mark.parametrize("outputs", ["none", "empty", "two", "hollow", "other"])
 def test_anything_but_one_array_is_an_error(outputs, run_script):
     fault = run_script(RUN, {"outputs": outputs})["fault"]
-    assert fault == "GRAPH: inference gave no output: see the runtime's message above"
+    assert fault == {
+        "hollow": "GRAPH: its output must have shape (1, 2), got NoneType",
+        "other": "GRAPH: its output must have shape (1, 2), got shape (1, 3)",
+    }.get(outputs, f"GRAPH: inference gave no output: {ADVICE}")
 
 
-@pytest.mark.parametrize(("content", "code"), [("refused", -1), ("none", None)])
-def test_a_failed_load_names_file_call_and_code(content, code, run_script):
-    found = run_script(OPEN, content)
-    assert found["fault"] == f"GRAPH: load_rknn failed with code {code}: {ADVICE}"
-    assert found["calls"] == ["load_rknn"]
-
-
-def test_garbage_that_load_rknn_accepts_fails_at_init_and_is_released(run_script):
-    found = run_script(OPEN, "no graph at all")
-    assert found == {
-        "fault": f"GRAPH: init_runtime failed with code -1: {ADVICE}",
-        "calls": ["load_rknn", "init_runtime 1", "release"],
-        "kept": False,
-    }
+@pytest.mark.parametrize("code", [-1, None])
+def test_a_failed_load_names_file_call_and_code_and_is_released(code, run_script):
+    found = run_script(OPEN, {"load": code})
+    assert found["fault"] == f"GRAPH: load_rknn failed with code {code}: {EARLY}"
+    assert found["calls"] == ["load_rknn", "release"]
+    assert found["kept"] is False
 
 
 @pytest.mark.parametrize("code", [-1, -7, 1, None])
 def test_any_code_of_init_but_0_is_an_error_and_the_half_alive_context_is_released(code, run_script):
     found = run_script(OPEN, {"init": code})
-    assert found["fault"] == f"GRAPH: init_runtime failed with code {code}: {ADVICE}"
+    assert found == {
+        "fault": f"GRAPH: init_runtime failed with code {code} on core mask 0: {EARLY}",
+        "calls": ["load_rknn", "init_runtime 1", "release"],
+        "kept": False,
+    }
+
+
+def test_what_a_call_prints_stands_in_its_error_and_still_reaches_stderr(run_script, capfd):
+    lines = "E RKNN: failed to open rknpu module\nE Traceback\nException: init failed\n\n"
+    found = run_script(OPEN, {"init": -1, "prints": lines})
+    assert found["fault"] == (
+        "GRAPH: init_runtime failed with code -1 on core mask 0; it printed "
+        f'"E RKNN: failed to open rknpu module" and "Exception: init failed": {EARLY}'
+    )
+
+
+def test_what_a_call_raises_is_an_error_and_the_context_is_released(run_script):
+    found = run_script(OPEN, {"raises": "no more\nof this"})
+    assert found["fault"] == f"GRAPH: init_runtime raised ValueError: no more: {EARLY}"
     assert found["calls"][-1] == "release"
 
 
+def test_a_file_that_is_no_graph_is_refused_before_the_runtime_is_made(run_script):
+    found = run_script("""
+from anima_batch.errors import ModelSetError
+path.write_bytes(b"no graph at all")
+for call in (RknnBackend().check, RknnBackend().open):
+    try:
+        call(path)
+    except ModelSetError as error:
+        last = str(error).replace(str(path), "GRAPH")
+tell(fault=last, made=len(MADE))
+""")
+    assert found == {"fault": "GRAPH: not a .rknn file: must begin with RKNN, got b'no g': convert it again", "made": 0}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "fault"),
+    [
+        ({"outputs": {"out": (1, 2), "more": (1, 2)}}, "must have one output, got 2: convert the model set again"),
+        ({"inputs": {"z": (1, 2, 2, 2)}}, "z must not have 4 dimensions, got (1, 2, 2, 2): convert it with 3"),
+    ],
+)
+def test_a_graph_that_this_adapter_cannot_run_is_refused(tensors, fault, run_script):
+    found = run_script(
+        """
+from anima_batch.errors import ModelSetError
+try:
+    RknnBackend().check(path)
+except ModelSetError as error:
+    tell(fault=str(error).replace(str(path), "GRAPH"))
+""",
+        **tensors,
+    )
+    assert found == {"fault": f"GRAPH: {fault}"}
+
+
 def test_a_missing_file_is_named_before_the_runtime_sees_it(run_script):
-    found = run_script('tell(fault=fault(RknnBackend().open, path.with_name("gone.rknn")), made=len(MADE))')
-    assert found["fault"].endswith("gone.rknn: no such file: run `anima-batch models verify`")
+    found = run_script("""
+from anima_batch.errors import ModelSetError
+try:
+    RknnBackend().open(path.with_name("gone.rknn"))
+except ModelSetError as error:
+    tell(fault=str(error), made=len(MADE))
+""")
+    assert found["fault"].endswith("gone.rknn: No such file or directory: run `anima-batch models verify`")
     assert found["made"] == 0
 
 
@@ -337,12 +454,58 @@ pipelines = {
     "board": open_pipeline(board, "auto", RunSpec(core_mask="0+1")),
     "forced": open_pipeline(board, "onnx", RunSpec()),
 }
+unopened = len(MADE)
+canaries = {name: pipeline.run_canary() for name, pipeline in pipelines.items()}
+again = pipelines["board"].run_canary()
 tell(
     names={name: pipeline.backend.name for name, pipeline in pipelines.items()},
     versions=pipelines["board"].backend.versions(),
     opened=[made.calls for made in MADE],
+    unopened=unopened,
+    canaries=canaries,
+    again=again,
 )
 """)
     assert found["names"] == {"plain": "onnx", "board": "rknn", "forced": "onnx"}
     assert found["versions"]["librknnrt"] == "2.3.2"
-    assert found["opened"] == [["load_rknn", "init_runtime 3", "get_sdk_version"]]
+    assert found["unopened"] == 0
+    calls = ["load_rknn", "init_runtime 3", "get_sdk_version", "inference", "inference"]
+    assert found["opened"] == [calls] * 3  # the cores of the first block answered the canary's two calls
+    canary = found["canaries"].pop("board")
+    assert len(canary) == 32
+    assert canary == found["again"]
+    assert found["canaries"] == {"plain": None, "forced": None}
+
+
+def test_a_process_that_computes_otherwise_at_its_eighth_picture_than_at_its_start_says_so(run_script):
+    found = run_script(
+        """
+from anima_batch.anima.conditioning import Conditioning
+from anima_batch.job import ImageRequest, RunSpec
+from anima_batch.model_set import built_in_folder, describe_component, load_model_set, write_description
+from anima_batch.worker.messages import Opening
+from anima_batch.worker.workbench import CANARY_IMAGES, Workbench
+import shutil
+plain = load_model_set(built_in_folder() / "picture-book")
+folder = path.parent / "set"
+shutil.copytree(plain.folder, folder)
+added = []
+for part in plain.description.components:
+    if part.role.startswith("transformer.") and part.path.endswith(".onnx"):
+        name = part.path.replace(".onnx", ".rknn")
+        shutil.copy(path, folder / name)
+        added.append(describe_component(folder, part.role, name, {}))
+changed = plain.description.model_copy(update={"components": (*plain.description.components, *added)})
+bench = Workbench(Opening(write_description(folder, changed), "rknn", RunSpec()))
+request = ImageRequest(prompt="a", seed=1, width=128, height=128, steps=1)
+conditioning = Conditioning(np.zeros((32, 64), np.float32), np.zeros((32, 64), np.float32))
+faults = [fault(bench.prepare, request, conditioning) for _ in range(CANARY_IMAGES)]
+runs = sum(made.calls.count("inference") for made in MADE)
+tell(faults=faults, canary=bench.opened.versions["npu_canary"], runs=runs)
+""",
+        {"drifts_after": 1},
+    )
+    assert found["faults"][:-1] == [None] * 7
+    assert found["faults"][-1].startswith(f"npu_canary: the answer to fixed inputs must stay {found['canary']}, got ")
+    assert found["faults"][-1].endswith("the last 8 pictures may be wrong: check power, cooling and driver")
+    assert found["runs"] == 6

@@ -36,7 +36,7 @@ NESTED_KEYS = {
     "image": "path sha256 pixel_sha256 bytes width height",
     "model_set": "name digest license source components",
     "environment": "anima_batch python numpy onnxruntime rknn_toolkit_lite2 librknnrt rknpu_driver soc kernel machine"
-    " core_mask",
+    " core_mask npu_canary",
     "sampling": "sigmas computed_steps forecast_steps policy noise noise_sha256",
     "timings": "encode denoise decode load init run release host total",
     "latents": "sha256 dtype shape min max mean std nan inf",

@@ -1,0 +1,89 @@
+"""What a library prints on the descriptors of a real process: heard, passed on at once, and put back as it was."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import anima_batch
+
+PRELUDE = """
+import ctypes, os, signal, sys
+from anima_batch.backends.printed import KEPT_BYTES, PrintedText
+libc = ctypes.CDLL(None)
+"""
+
+
+def run_python(script):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", PRELUDE + script],
+        env={"PYTHONPATH": str(Path(anima_batch.__file__).parents[1])},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_text_of_python_and_of_both_c_streams_is_heard_and_passed_on():
+    ended = run_python("""
+print("before")
+with PrintedText() as printed:
+    libc.puts(b"from the buffer of C")
+    os.write(2, b"from a descriptor\\n")
+    print("from Python")
+print("after")
+os.write(2, repr(sorted(printed.text.splitlines())).encode())
+""")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "before\nafter\n"
+    heard, told = ended.stderr.rsplit("\n", 1)
+    assert sorted(heard.splitlines()) == ["from Python", "from a descriptor", "from the buffer of C"]
+    assert told == "['from Python', 'from a descriptor', 'from the buffer of C']"
+
+
+def test_an_exception_leaves_the_descriptors_as_they_were():
+    ended = run_python("""
+try:
+    with PrintedText() as printed:
+        os.write(1, b"heard\\n")
+        raise ValueError
+except ValueError:
+    print("out", printed.text.strip())
+""")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "out heard\n", "heard\n")
+
+
+def test_megabytes_from_a_call_that_leaves_the_lock_to_others_are_passed_on_and_the_end_is_kept():
+    """ctypes gives the interpreter's lock away during a call, as it does for the runtime's."""
+    ended = run_python("""
+data = b"x" * (4 << 20) + b"the end"
+with PrintedText() as printed:
+    assert libc.write(2, data, len(data)) == len(data)
+assert len(printed.text) == KEPT_BYTES and printed.text.endswith("the end")
+""")
+    assert ended.returncode == 0
+    assert len(ended.stderr) == (4 << 20) + 7
+
+
+def test_no_descriptor_or_thread_is_left_after_many_calls():
+    ended = run_python("""
+import threading
+def held():
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+before = held()
+for _ in range(200):
+    with PrintedText():
+        os.write(1, b".")
+assert held() == before
+""")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "." * 200)
+
+
+def test_a_closed_reader_on_the_other_side_does_not_end_the_call():
+    ended = run_python("""
+reader, writer = os.pipe()
+os.dup2(writer, 2)
+os.close(reader)
+os.close(writer)
+with PrintedText() as printed:
+    os.write(1, b"heard\\n")
+print(printed.text.strip())
+""")
+    assert (ended.returncode, ended.stdout) == (0, "heard\n")

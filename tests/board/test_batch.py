@@ -1,0 +1,105 @@
+"""`anima-batch run --backend rknn` with the real rknn-toolkit-lite2 wheel, under emulation."""
+
+import numpy as np
+import pytest
+from command import Workspace
+from PIL import Image
+
+JOB = 'model_set = "board-book"\n[defaults]\nsteps = {steps}\n[matrix]\nprompt = ["a red house"]\nseed = {seeds}\n'
+QUICK = JOB.replace("[matrix]", "guidance_scale = 1.0\n[matrix]")
+
+
+def manifests(board, job):
+    """The job's manifests by seed."""
+    return {manifest["request"]["seed"]: manifest for manifest in board.manifests(job).values()}
+
+
+def test_a_picture_made_through_lite2_is_the_one_that_onnx_runtime_makes(board, tmp_path):
+    """Tolerance: each of the 18 cores' inputs and outputs are rounded to float16 (relative 2^-11), the text encoder and
+    the decoder compute in float32 on another processor. Over three steps that is far below a level of 255 in the mean.
+    """
+    ended = board.run_job(board.write_job(JOB.format(steps=3, seeds="[1]"), "picture"))
+    assert ended.returncode == 0, ended.stderr
+    host = Workspace(tmp_path / "host")
+    host.run("run", host.write_job(JOB.format(steps=3, seeds="[1]").replace("board-book", "picture-book"), "picture"))
+    made, reference = (
+        np.asarray(Image.open(pictures[0]), np.float64)
+        for pictures in (board.pictures("picture"), host.pictures("picture"))
+    )
+    psnr = 10 * np.log10(255**2 / np.mean((made - reference) ** 2))
+    assert psnr > 50, psnr
+    (manifest,) = manifests(board, "picture").values()
+    environment = manifest["environment"]
+    assert {
+        key: environment[key] for key in ("rknn_toolkit_lite2", "librknnrt", "rknpu_driver", "soc", "core_mask")
+    } == {
+        "rknn_toolkit_lite2": "2.3.2",
+        "librknnrt": "2.3.2",
+        "rknpu_driver": "0.9.8",
+        "soc": "rk3588s",
+        "core_mask": "0",
+    }
+    assert len(environment["npu_canary"]) == 32
+    assert environment["machine"] == "aarch64"
+    audited = board.emulate("-m", "anima_batch", "audit", f"outputs/picture/{board.pictures('picture')[0].name}")
+    assert audited.returncode == 0, audited.stdout + audited.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "stub", "kind", "message"),
+    [
+        ("code", {"fault": "run=-3", "say": "E RKNN: failed to submit!"}, "backend", "rknn_run failed with code -3"),
+        ("nan", {"output": "nan"}, "non_finite", "1 of the 12288 values of out are NaN or infinite"),
+    ],
+)
+def test_an_image_whose_faults_stay_is_given_up_and_the_batch_goes_on(name, stub, kind, message, board):
+    """The canary's three runs go well in each process; the fault strikes in both tries of the first image."""
+    job = board.write_job(QUICK.format(steps=1, seeds="[1, 2]"), name)
+    ended = board.run_job(job, **stub, skip=3, times=2, ledger=board.folder / f"ledger-{name}")
+    assert ended.returncode == 1, ended.stderr
+    found = manifests(board, name)
+    assert found[1]["status"] == "failed"
+    assert found[1]["error"]["kind"] == kind
+    assert message in found[1]["error"]["message"]
+    assert found[2]["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("name", "stub", "message"),
+    [
+        ("crash", {"crash": "run", "say": "E RKNN: last words"}, "SIGSEGV, a fault in the runtime or its driver"),
+        ("init", {"fault": "inputs_set=-8"}, "inference refused its inputs"),
+    ],
+)
+def test_an_image_whose_fault_passes_is_made_and_its_manifest_tells(name, stub, message, board):
+    job = board.write_job(QUICK.format(steps=1, seeds="[1]"), name)
+    ended = board.run_job(job, **stub, skip=3, times=1, ledger=board.folder / f"ledger-{name}")
+    assert ended.returncode == 0, ended.stderr
+    assert any(message in warning for warning in manifests(board, name)[1]["warnings"])
+
+
+def test_a_run_that_hangs_is_ended_at_its_deadline_and_done_again(board):
+    """The second step hangs; the first one's time tells what it may take."""
+    text = QUICK.format(steps=2, seeds="[1]").replace("[defaults]", "[run]\ndeadline_seconds = 5.0\n[defaults]")
+    ended = board.run_job(
+        board.write_job(text, "hang"), delay="run=5000", skip=25, times=1, ledger=board.folder / "ledger-hang"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert any("gave no answer to step" in warning for warning in manifests(board, "hang")[1]["warnings"])
+
+
+def test_without_a_device_no_image_is_tried_and_the_line_says_why(board):
+    ended = board.run_job(board.write_job(QUICK.format(steps=1, seeds="[1]"), "device"), socket="/nowhere")
+    assert ended.returncode == 4
+    assert "failed to open rknpu module" in ended.stderr.splitlines()[-1]
+    assert manifests(board, "device") == {}
+
+
+def test_an_npu_that_computes_otherwise_than_for_the_jobs_last_picture_stops_the_run(board):
+    """One bit of each output is wrong, as after an overclock or a failing memory."""
+    job = board.write_job(QUICK.format(steps=1, seeds="[1, 2]"), "canary")
+    assert board.run_job(job, "--limit", "1").returncode == 0
+    ended = board.run_job(job, flip=1)
+    assert ended.returncode == 4, ended.stderr
+    assert "the same versions gave another answer to fixed inputs (npu_canary: " in ended.stderr.splitlines()[-1]
+    assert len(manifests(board, "canary")) == 1
