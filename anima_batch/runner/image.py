@@ -98,7 +98,8 @@ def _denoise(setting: Setting, task: Task, conditioning: Conditioning, course: C
         passes_left -= report.passes
         log = course.begun.log
         measured = Measurement(request.width * request.height, log.passes, log.denoise_seconds, log.encode_seconds, 0.0)
-        yield StepDone(planned.stem, report, request.steps, *setting.forecast(measured, passes_left))
+        left = setting.forecast(measured, passes_left)
+        yield StepDone(planned.stem, report, request.steps, course.durable_step, *left)
         if setting.stop:
             break
     course.sampling = False

@@ -141,12 +141,15 @@ class Machine:
 
     def _connect(self) -> None:
         self._monitor = socket.socket(socket.AF_UNIX)
-        self._wait((self._folder / "qmp").exists, "for its monitor")
-        self._monitor.connect(str(self._folder / "qmp"))
+        self._wait(self._reach_monitor, "for its monitor")
         self._monitor_lines = self._monitor.makefile("rw", encoding="utf-8")
         self._monitor_lines.readline()  # a greeting
         self._order("qmp_capabilities")
         self._order("migrate-set-parameters", **{"max-bandwidth": 1 << 40})
+
+    def _reach_monitor(self) -> bool:
+        """Whether the monitor answers by now: its socket is there some time before anyone listens on it."""
+        return self._monitor.connect_ex(str(self._folder / "qmp")) == 0
 
     def _order(self, command: str, **arguments: Any) -> Any:
         """What QEMU itself answers to a command."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from crash.broken_writers import BROKEN
 from crash.laboratory import MAKE, STEPS, Cut, Laboratory, open_laboratory
 from crash.machine import Kept, Machine
-from crash.report import Fault, Result, Scale, Tally
+from crash.report import Fault, Result, Scale, Tally, tell
 
 CUTS = 200  # of each file system
 SHARE_OF_RECOVERY = 0.25  # of the cuts: while an interrupted job goes on
@@ -64,12 +64,15 @@ def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
         film = pool.submit(film_both, laboratory, kind, draw)
         late = pool.submit(keep_late, laboratory, kind)
     (job, recovery), tally = film.result(), Tally()
+    tell(f"{kind}: {len(job)} moments of a job and {len(recovery)} of a recovery kept, {_since(started)}")
     plan = plan_cuts(job, recovery, scale, draw)
     for faults, where in _side_by_side(lambda trial: try_cut(laboratory, kind, trial), plan):
         tally.add(faults, where)
-    controls = {
-        name: count_bad(laboratory, kind, late.result(), name, scale.draw(f"{name} on {kind}")) for name in BROKEN
-    }
+    tell(f"{kind}: {tally.states} cuts, {tally.bad} bad, {_since(started)}")
+    controls = {}
+    for name in BROKEN:
+        controls[name] = count_bad(laboratory, kind, late.result(), name, scale.draw(f"{name} on {kind}"))
+        tell(f"{kind}: {name}: {controls[name]} bad, {_since(started)}")
     for kept in (late.result(), *(moment.kept for moment in (*job, *recovery))):
         kept.remove()
     return Result(
@@ -87,6 +90,10 @@ def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
             "finished": sum(trial.to_the_end for trial in plan),
         },
     )
+
+
+def _since(started: float) -> str:
+    return f"{time.monotonic() - started:.0f} s"
 
 
 def plan_cuts(job: Sequence[Moment], recovery: Sequence[Moment], scale: Scale, draw: random.Random) -> list[Trial]:
