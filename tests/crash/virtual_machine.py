@@ -19,7 +19,7 @@ CUTS = 200  # of each file system
 SHARE_OF_RECOVERY = 0.25  # of the cuts: while an interrupted job goes on
 SHARE_INTERRUPTED = 0.25  # of all cuts: the power goes once more while the disk is mounted and surveyed
 FINISHED = 6  # of the cuts, run to their end
-EVENTS_BETWEEN = 3  # a machine is kept at every third event, and runs to the next one at most
+EVENTS_BETWEEN = 2  # a machine is kept at every second event, and runs to the next one at most
 MOUNT_SECONDS = 1.5  # about as long as a recovery takes until the program knows where it stands
 ENOUGH, TRIALS = 1, 40  # bad states of a broken writer after which it counts as caught, cuts after which it does not
 
@@ -54,8 +54,8 @@ class Trial:
 def measure(scale: Scale) -> Iterator[Result]:
     """Random cuts on each file system, some of them during the recovery from another."""
     laboratory = open_laboratory(scale.scratch)
-    for kind in MAKE:
-        yield _measure_kind(laboratory, kind, scale)
+    with ThreadPoolExecutor(len(MAKE)) as pool:  # while one waits for its slow disk the other may not
+        yield from pool.map(lambda kind: _measure_kind(laboratory, kind, scale), MAKE)
 
 
 def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
@@ -68,6 +68,8 @@ def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
     plan = plan_cuts(job, recovery, scale, draw)
     for faults, where in _side_by_side(lambda trial: try_cut(laboratory, kind, trial), plan):
         tally.add(faults, where)
+        if faults:
+            tell(f"{kind}: {where}: {'; '.join(f'{fault.kind}: {fault.text}' for fault in faults)}")
     tell(f"{kind}: {tally.states} cuts, {tally.bad} bad, {_since(started)}")
     controls = {}
     for name in BROKEN:
@@ -196,21 +198,38 @@ def count_bad(laboratory: Laboratory, kind: str, late: Kept, name: str, draw: ra
         step, seconds = moment
         with laboratory.restore(late, slow=True) as machine:
             machine.ask("choose", name=name)
-            machine.wait_for(lambda events: events.count('"StepDone"') >= step)
+            machine.wait_for(_is_after(step))
             time.sleep(seconds)
             cut = _kill(machine, f"{name}, {seconds:.3f} s after step {step}")
         faults = laboratory.examine(kind, cut)
         cut.disk.unlink()
         return bool(faults)
 
-    last = name in BROKEN_AT_THE_END
-    moments = [(STEPS if last else draw.randint(1, 2), draw.uniform(0, 0.5)) for _ in range(TRIALS)]
+    if name in BROKEN_AT_THE_END:
+        span = _measure_end(laboratory, late, name)
+        moments = [(STEPS, draw.uniform(0, 1.2 * span)) for _ in range(TRIALS)]
+    else:
+        moments = [(draw.randint(1, 2), draw.uniform(0, 0.5)) for _ in range(TRIALS)]
     bad = 0
     for is_bad in _side_by_side(try_one, moments, together=_workers()):
         bad += is_bad
         if bad >= ENOUGH:
             break
     return bad
+
+
+def _measure_end(laboratory: Laboratory, late: Kept, name: str) -> float:
+    """Seconds from an image's last step to its end, in which it is decoded and recorded."""
+    with laboratory.restore(late, slow=True) as machine:
+        machine.ask("choose", name=name)
+        machine.wait_for(_is_after(STEPS))
+        started = time.monotonic()
+        machine.wait_for(lambda events: '"ImageDone"' in events)
+        return time.monotonic() - started
+
+
+def _is_after(step: int) -> Callable[[str], bool]:
+    return lambda events: events.count('"StepDone"') >= step
 
 
 def _side_by_side(work: Callable[[_In], _Out], items: Sequence[_In], *, together: int = 0) -> Iterator[_Out]:
@@ -225,4 +244,5 @@ def _side_by_side(work: Callable[[_In], _Out], items: Sequence[_In], *, together
 
 
 def _workers() -> int:
+    """Of each kind of file system: twice as many in all as there are processors, since a slow disk is waited for."""
     return os.cpu_count() or 1
