@@ -95,6 +95,7 @@ class Agent:
         except OSError as error:
             return {"stuck": f"the file system: {error}"}
         found = recover(WORKSPACE / JOB, WORKSPACE)
+        unmount(DISK)
         return {
             "done": _plain(found.done),
             "begun": _plain(found.begun),

@@ -86,6 +86,16 @@ class Machine:
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
 
+    def freeze(self, disk: Path) -> None:
+        """Stop all of the machine's threads and copy its disk; a call that is under way is finished, as by a kill."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitpid(self._process.pid, os.WUNTRACED)  # until the last of them stands
+        copy_sparsely(self.disk, disk)
+
+    def thaw(self) -> None:
+        """Let a frozen machine go on."""
+        self._process.send_signal(signal.SIGCONT)
+
     def ask(self, do: str, **arguments: Any) -> Any:
         """The answer of the agent in the guest; raises RuntimeError with the guest's traceback."""
         self.tell(do, **arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -20,6 +21,7 @@ SHARE_OF_RECOVERY = 0.25  # of the cuts: while an interrupted job goes on
 SHARE_INTERRUPTED = 0.25  # of all cuts: the power goes once more while the disk is mounted and surveyed
 FINISHED = 6  # of the cuts, run to their end
 EVENTS_BETWEEN = 2  # a machine is kept at every second event, and runs to the next one at most
+CUTS_OF_A_TAKE = 4
 MOUNT_SECONDS = 1.5  # about as long as a recovery takes until the program knows where it stands
 ENOUGH, TRIALS = 1, 40  # bad states of a broken writer after which it counts as caught, cuts after which it does not
 
@@ -45,16 +47,23 @@ class Moment:
 class Trial:
     """The power goes `seconds` after the moment, and once more `interrupted` seconds after recovery has begun."""
 
-    moment: Moment
     seconds: float
     interrupted: float | None
     to_the_end: bool
 
 
+@dataclass(frozen=True)
+class Take:
+    """A moment, and the trials that begin with it in the order of their times."""
+
+    moment: Moment
+    trials: tuple[Trial, ...]
+
+
 def measure(scale: Scale) -> Iterator[Result]:
     """Random cuts on each file system, some of them during the recovery from another."""
-    laboratory = open_laboratory(scale.scratch)
-    with ThreadPoolExecutor(len(MAKE)) as pool:  # while one waits for its slow disk the other may not
+    pool = ThreadPoolExecutor(len(MAKE))  # while one waits for its slow disk the other may not
+    with open_laboratory(scale.scratch) as laboratory, pool:
         yield from pool.map(lambda kind: _measure_kind(laboratory, kind, scale), MAKE)
 
 
@@ -65,8 +74,10 @@ def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
         late = pool.submit(keep_late, laboratory, kind)
     (job, recovery), tally = film.result(), Tally()
     tell(f"{kind}: {len(job)} moments of a job and {len(recovery)} of a recovery kept, {_since(started)}")
-    plan = plan_cuts(job, recovery, scale, draw)
-    for faults, where in _side_by_side(lambda trial: try_cut(laboratory, kind, trial), plan):
+    takes = plan_takes(job, recovery, scale, draw)
+    for faults, where in itertools.chain.from_iterable(
+        _side_by_side(lambda take: try_take(laboratory, kind, take), takes)
+    ):
         tally.add(faults, where)
         if faults:
             tell(f"{kind}: {where}: {'; '.join(f'{fault.kind}: {fault.text}' for fault in faults)}")
@@ -87,9 +98,9 @@ def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
         examples=tuple(tally.examples),
         details={
             "kinds": tally.kinds,
-            "during a recovery": sum(trial.moment.is_recovery for trial in plan),
-            "cut again while mounted": sum(trial.interrupted is not None for trial in plan),
-            "finished": sum(trial.to_the_end for trial in plan),
+            "during a recovery": sum(len(take.trials) for take in takes if take.moment.is_recovery),
+            "cut again while mounted": sum(trial.interrupted is not None for take in takes for trial in take.trials),
+            "finished": sum(trial.to_the_end for take in takes for trial in take.trials),
         },
     )
 
@@ -98,30 +109,39 @@ def _since(started: float) -> str:
     return f"{time.monotonic() - started:.0f} s"
 
 
-def plan_cuts(job: Sequence[Moment], recovery: Sequence[Moment], scale: Scale, draw: random.Random) -> list[Trial]:
-    """Cuts at random times, each moment in its turn; some are cut again or run to their end."""
+def plan_takes(job: Sequence[Moment], recovery: Sequence[Moment], scale: Scale, draw: random.Random) -> list[Take]:
+    """Cuts at random times after each moment in its turn; some are cut again or run to their end."""
     count = scale.of(CUTS)
     of_recovery = max(1, round(count * SHARE_OF_RECOVERY))
     to_finish = set(draw.sample(range(count), min(count, scale.of(FINISHED))))
-    trials = []
-    for number in range(count):
-        moments = recovery if number < of_recovery else job
-        moment = moments[number % len(moments)]
-        seconds = draw.uniform(0, 1.1 * moment.seconds)  # reaches into the next one
-        interrupted = draw.uniform(0, MOUNT_SECONDS) if draw.random() < SHARE_INTERRUPTED else None
-        trials.append(Trial(moment, seconds, interrupted, to_the_end=number in to_finish))
-    return trials
+    numbers = [list(range(of_recovery)), list(range(of_recovery, count))]
+    takes = []
+    for moments, wanted in zip((recovery, job), numbers, strict=True):
+        for turn, first in enumerate(range(0, len(wanted), CUTS_OF_A_TAKE)):
+            moment = moments[turn % len(moments)]
+            trials = [_draw_trial(moment, draw, to_the_end=n in to_finish) for n in wanted[first:][:CUTS_OF_A_TAKE]]
+            takes.append(Take(moment, tuple(sorted(trials, key=lambda trial: trial.seconds))))
+    return takes
 
 
-def try_cut(laboratory: Laboratory, kind: str, trial: Trial) -> tuple[tuple[Fault, ...], str]:
-    """The promises that the cut broke, and when it was."""
-    cut = make_cut(laboratory, trial.moment, trial.seconds)
-    faults = laboratory.examine(kind, cut, interrupted=trial.interrupted)
-    if trial.to_the_end:
-        faults = (*faults, *laboratory.finish(kind, cut))
-    cut.disk.unlink()
-    again = "" if trial.interrupted is None else f", and {trial.interrupted:.3f} s after recovery began"
-    return faults, cut.where + again
+def _draw_trial(moment: Moment, draw: random.Random, *, to_the_end: bool) -> Trial:
+    seconds = draw.uniform(0, 1.1 * moment.seconds)  # reaches into the next one
+    interrupted = draw.uniform(0, MOUNT_SECONDS) if draw.random() < SHARE_INTERRUPTED else None
+    return Trial(seconds, interrupted, to_the_end)
+
+
+def try_take(laboratory: Laboratory, kind: str, take: Take) -> list[tuple[tuple[Fault, ...], str]]:
+    """For each cut the promises that it broke, and when it was."""
+    found = []
+    cuts = make_cuts(laboratory, take.moment, [trial.seconds for trial in take.trials])
+    for cut, trial in zip(cuts, take.trials, strict=True):
+        faults = laboratory.examine(kind, cut, interrupted=trial.interrupted)
+        if trial.to_the_end:
+            faults = (*faults, *laboratory.finish(kind, cut))
+        cut.disk.unlink()
+        again = "" if trial.interrupted is None else f", and {trial.interrupted:.3f} s after recovery began"
+        found.append((faults, cut.where + again))
+    return found
 
 
 def film_both(laboratory: Laboratory, kind: str, draw: random.Random) -> tuple[list[Moment], list[Moment]]:
@@ -139,7 +159,7 @@ def film_job(laboratory: Laboratory, kind: str) -> list[Moment]:
 def film_recovery(laboratory: Laboratory, kind: str, moments: Sequence[Moment], draw: random.Random) -> list[Moment]:
     """Moments of the same job after it was cut in its middle."""
     middle = moments[len(moments) // 3]
-    cut = make_cut(laboratory, middle, draw.uniform(0, middle.seconds))
+    (cut,) = make_cuts(laboratory, middle, [draw.uniform(0, middle.seconds)])
     with laboratory.resumed_job(kind, REAL, cut) as machine:
         return _film(laboratory, machine, f"recovery from ({cut.where})", is_recovery=True)
 
@@ -172,17 +192,36 @@ def _has_ended(machine: Machine) -> bool:
     return '"BatchEnded"' in machine.events
 
 
-def make_cut(laboratory: Laboratory, moment: Moment, seconds: float) -> Cut:
-    """Let the job go on from the moment for so long, then kill its machine."""
+def make_cuts(laboratory: Laboratory, moment: Moment, times: Sequence[float]) -> list[Cut]:
+    """Let the job go on from the moment; its machine is killed at the last of the times, in seconds.
+
+    At the others all its threads are stopped while the disk is copied: it has what a kill would have left there.
+    """
+    cuts = []
     with laboratory.restore(moment.kept, slow=True) as machine:
-        time.sleep(seconds)
-        return _kill(machine, f"{moment.name}, {seconds:.3f} s later")
+        started, frozen = time.monotonic(), 0.0
+        for seconds in times:
+            time.sleep(max(0.0, started + frozen + seconds - time.monotonic()))
+            stopped = time.monotonic()
+            if seconds == times[-1]:
+                machine.kill()
+                disk = machine.disk
+            else:
+                machine.freeze(disk := laboratory.new_path("disk"))
+            cuts.append(Cut(disk, _read_whole_lines(machine), f"{moment.name}, {seconds:.3f} s later"))
+            machine.thaw()
+            frozen += time.monotonic() - stopped
+    return cuts
 
 
 def _kill(machine: Machine, where: str) -> Cut:
     machine.kill()
+    return Cut(machine.disk, _read_whole_lines(machine), where)
+
+
+def _read_whole_lines(machine: Machine) -> str:
     told = machine.events
-    return Cut(machine.disk, told[: told.rfind("\n") + 1], where)
+    return told[: told.rfind("\n") + 1]
 
 
 def keep_late(laboratory: Laboratory, kind: str) -> Kept:
