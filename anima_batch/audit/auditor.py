@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from anima_batch.audit.differences import Picture, compare_model_set, compare_picture, open_picture
 from anima_batch.errors import AnimaBatchError, UsageError
 from anima_batch.job import request_id, request_json
 from anima_batch.model_set import ModelSet, find_by_digest, scan_model_sets, verify_model_set
-from anima_batch.store import Manifest, ModelSetRecord, PngRecord, read_manifest
+from anima_batch.store import ComponentRecord, Manifest, ModelSetRecord, PngRecord, read_manifest
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,21 @@ class _Auditor:
         return self._file_problems[model_set.folder]
 
 
+def _sum_up_tools(components: Iterable[ComponentRecord]) -> list[dict[str, Any]]:
+    """What wrote the set's files: an entry for each set of tools and options, with the number and kinds of its files.
+
+    Digests that the tools recorded of single files are left to the manifest, for no two files share them.
+    """
+    suffixes = defaultdict(list)
+    for part in components:
+        tools = tuple((name, text) for name, text in part.built_with.items() if not re.fullmatch("[0-9a-f]{64}", text))
+        suffixes[tools].append(PurePosixPath(part.path).suffix)
+    return [
+        {"files": len(kinds), "kinds": " ".join(sorted(set(kinds))), "tools": dict(tools)}
+        for tools, kinds in suffixes.items()
+    ]
+
+
 def _png_facts(record: PngRecord) -> dict[str, Any]:
     return {
         "request_id": record.request_id,
@@ -180,6 +196,7 @@ def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
         "computed_steps": list(manifest.sampling.computed_steps),
         "model_set": {"name": model_set.name, "digest": model_set.digest, "license": model_set.license},
         "weights": [source.model_dump() for source in model_set.source],
+        "built_with": _sum_up_tools(model_set.components),
         "environment": manifest.environment.model_dump(),
         "runs": [run.model_dump() for run in manifest.runs],
         "timings": manifest.timings.model_dump(),
