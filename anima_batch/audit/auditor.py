@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -162,19 +161,24 @@ class _Auditor:
         return self._file_problems[model_set.folder]
 
 
-def _sum_up_tools(components: Iterable[ComponentRecord]) -> list[dict[str, Any]]:
-    """What wrote the set's files: an entry for each set of tools and options, with the number and kinds of its files.
+def _sum_up_tools(components: Iterable[ComponentRecord]) -> dict[str, dict[str, Any]]:
+    """What wrote the set's files: for each kind of file their number, and the values of each entry of `built_with`.
 
-    Digests that the tools recorded of single files are left to the manifest, for no two files share them.
+    What no two files share, such as the digest of a source, says nothing of a kind: it is left to the manifest.
     """
-    suffixes = defaultdict(list)
+    kinds: dict[str, list[Mapping[str, str]]] = {}
     for part in components:
-        tools = tuple((name, text) for name, text in part.built_with.items() if not re.fullmatch("[0-9a-f]{64}", text))
-        suffixes[tools].append(PurePosixPath(part.path).suffix)
-    return [
-        {"files": len(kinds), "kinds": " ".join(sorted(set(kinds))), "tools": dict(tools)}
-        for tools, kinds in suffixes.items()
-    ]
+        kinds.setdefault(PurePosixPath(part.path).suffix.lstrip("."), []).append(part.built_with)
+    return {kind: {"files": len(records), **_shared_values(records)} for kind, records in kinds.items()}
+
+
+def _shared_values(records: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The different values of each key, where there are fewer of them than records."""
+    values: dict[str, dict[str, None]] = {}
+    for record in records:
+        for key, value in record.items():
+            values.setdefault(key, {})[value] = None
+    return {key: list(found) for key, found in values.items() if len(found) < len(records) or len(records) == 1}
 
 
 def _png_facts(record: PngRecord) -> dict[str, Any]:
