@@ -11,7 +11,7 @@ import pytest
 from command import Workspace
 
 from anima_batch.model_set import built_in_folder, describe_component, load_model_set, write_description
-from board.graph_file import make_graph_file
+from board.graph_file import COMPILED, make_graph_file
 from board.npu import Npu
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def board_set(tmp_path_factory):
             )
             path = part.path.replace(".onnx", ".rknn")
             (folder / path).write_bytes(make_graph_file(inputs, outputs, json.dumps({"role": part.role})))
-            added.append(describe_component(folder, part.role, path, {}))
+            added.append(describe_component(folder, part.role, path, COMPILED))
     description = plain.description.model_copy(update={"components": (*plain.description.components, *added)})
     return write_description(folder, description)
 
