@@ -26,6 +26,7 @@ MOUNT_SECONDS = 1.5  # about as long as a recovery takes until the program knows
 ENOUGH, TRIALS = 1, 40  # bad states of a broken writer after which it counts as caught, cuts after which it does not
 
 REAL, LATE = ["-m", "anima_batch"], ["-m", "crash.late_writer"]
+REPLACED = 2  # steps after which the next one's checkpoint replaces an older one, whose blocks can be torn
 # Broken only while a finished picture is recorded; the others are whenever something is saved.
 BROKEN_AT_THE_END = ("picture not synced", "manifest before picture", "checkpoint removed first")
 
@@ -233,8 +234,7 @@ def keep_late(laboratory: Laboratory, kind: str) -> Kept:
 def count_bad(laboratory: Laboratory, kind: str, late: Kept, name: str, draw: random.Random) -> int:
     """Bad states of a broken writer, up to enough."""
 
-    def try_one(moment: tuple[int, float]) -> bool:
-        step, seconds = moment
+    def try_one(seconds: float) -> bool:
         with laboratory.restore(late, slow=True) as machine:
             machine.ask("choose", name=name)
             machine.wait_for(_is_after(step))
@@ -244,11 +244,9 @@ def count_bad(laboratory: Laboratory, kind: str, late: Kept, name: str, draw: ra
         cut.disk.unlink()
         return bool(faults)
 
-    if name in BROKEN_AT_THE_END:
-        span = _measure_end(laboratory, late, name)
-        moments = [(STEPS, draw.uniform(0, 1.2 * span)) for _ in range(TRIALS)]
-    else:
-        moments = [(draw.randint(1, 2), draw.uniform(0, 0.5)) for _ in range(TRIALS)]
+    step = STEPS if name in BROKEN_AT_THE_END else REPLACED
+    span = _measure_span(laboratory, late, name, step)
+    moments = [draw.uniform(0, 1.2 * span) for _ in range(TRIALS)]
     bad = 0
     for is_bad in _side_by_side(try_one, moments, together=_workers()):
         bad += is_bad
@@ -257,13 +255,13 @@ def count_bad(laboratory: Laboratory, kind: str, late: Kept, name: str, draw: ra
     return bad
 
 
-def _measure_end(laboratory: Laboratory, late: Kept, name: str) -> float:
-    """Seconds from an image's last step to its end, in which it is decoded and recorded."""
+def _measure_span(laboratory: Laboratory, late: Kept, name: str, step: int) -> float:
+    """Seconds from a step to what comes next: another step, or the image's end, for which it is decoded."""
     with laboratory.restore(late, slow=True) as machine:
         machine.ask("choose", name=name)
-        machine.wait_for(_is_after(STEPS))
+        machine.wait_for(_is_after(step))
         started = time.monotonic()
-        machine.wait_for(lambda events: '"ImageDone"' in events)
+        _wait_for_more(machine, 1)
         return time.monotonic() - started
 
 
