@@ -35,6 +35,7 @@ CURED = ("error_code", "none", "wrong_shape", "nan", "exception", "out_of_memory
 LASTING = ("error_code", "wrong_shape", "nan", "exception", "segfault")
 FAULTY_SHARE = 0.15  # of the images; a tenth of those never get well
 SAMPLE_SECONDS = 0.1
+STEADY_SAMPLES = 100  # a process seen for less has spent much of its life opening what it needs
 RESTART_SECONDS = 0.5
 QUIET_BYTES = 2 << 20  # of growth that is no growth: what an allocator keeps for itself
 DISK_BYTES_PER_IMAGE = 100_000  # a little more than the check before a run asks for
@@ -311,7 +312,7 @@ def _descriptors_grew(samples: Sequence[Sample]) -> bool:
     """Whether the processes of the night's end have more open than those of its start."""
     counts = [statistics.median(sample.descriptors for sample in life) for life in _lives(samples)]
     third = len(counts) // 3
-    within = max((_rise(life) for life in _lives(samples)), default=0)
+    within = max((_rise(life) for life in _lives(samples) if len(life) >= STEADY_SAMPLES), default=0)
     over = statistics.median(counts[-third:]) - statistics.median(counts[:third]) if third else 0
     return max(within, over) > 1  # one file may be open at the moment of a look
 

@@ -31,3 +31,8 @@ def test_descriptors_that_pile_up_are_seen():
     assert _descriptors_grew(piling)
     later = [sample for pid in range(9) for sample in make_life(lambda _: MB, 10 + pid, pid)]
     assert _descriptors_grew(later)
+
+
+def test_what_a_process_opens_as_it_starts_is_no_leak():
+    starting = [Sample(moment / 10, 7, MB, 3 if moment < 9 else 7) for moment in range(23)]
+    assert not _descriptors_grew(starting)
