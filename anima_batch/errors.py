@@ -66,6 +66,12 @@ class NonFiniteError(BackendError):
     """A runtime was given, or gave, numbers that are no numbers or do not fit."""
 
 
+class ToolkitError(AnimaBatchError):
+    """A conversion toolkit that cannot be set up, refuses a graph or dies of it."""
+
+    exit_code = 4
+
+
 class WorkerError(AnimaBatchError):
     """The model's process cannot be started or ended, whatever the image."""
 
