@@ -25,6 +25,10 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Task = dict[str, Any]
 
 
+class CallError(Exception):
+    """A call that failed without an exception: why, it has printed."""
+
+
 def build(task: Task) -> Task:
     """`onnx` compiled to the file `rknn`; `options` go to RKNN.config."""
     started = time.perf_counter()
@@ -62,7 +66,7 @@ def run_once(toolkit: Any, feeds: list[np.ndarray[Any, Any]]) -> np.ndarray[Any,
     """The one output of a compiled graph; inputs in the graph's order, float32."""
     outputs = toolkit.inference(inputs=feeds)
     if outputs is None or len(outputs) != 1:  # it says so in no other way
-        raise RuntimeError("inference gave no output")
+        raise CallError("inference gave no output")
     result: np.ndarray[Any, Any] = outputs[0]
     return result
 
@@ -75,7 +79,7 @@ def input_names(path: str) -> list[str]:
 
 def _check(call: str, code: int | None) -> None:
     if code not in (0, None):
-        raise RuntimeError(f"{call} returned {code}")
+        raise CallError(f"{call} returned {code}")
 
 
 TASKS = {"build": build, "simulate": simulate}
@@ -89,7 +93,8 @@ def main() -> None:
     try:
         result = TASKS[task["task"]](task)
     except Exception as error:  # the toolkit raises anything; the other side names it
-        result = {"error": f"{type(error).__name__}: {error}"}
+        lines = str(error).strip().splitlines() or [""]  # the toolkit's begin with a traceback
+        result = {"error": f"{type(error).__name__}: {lines[-1]}", "returned": isinstance(error, CallError)}
     result_file.write_text(json.dumps(result), encoding="utf-8")
     sys.exit("error" in result)
 
