@@ -142,10 +142,10 @@ class _Process:
         line = self._replies.readline()
         if not line:
             code = self._process.wait()
-            raise ToolkitError(self._toolkit.fault(request, code, None, self._printed))
+            raise ToolkitError(self._toolkit.fault(request, code, {}, self._printed))
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise ToolkitError(self._toolkit.fault(request, 0, answer["error"], self._printed))
+            raise ToolkitError(self._toolkit.fault(request, 0, answer, self._printed))
         return answer
 
     def stop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,6 +43,7 @@ NEWEST_PYTHON = (3, 12)  # the last with wheels of rknn-toolkit2
 _PROGRAM = "toolkit_program.py"
 _TASK, _RESULT, PRINTED = "task.json", "result.json", "printed.txt"  # of a process, in its working directory
 _STAMP = "requirements.txt"  # in a finished environment: what it was made of
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TEXT_BYTES = 4096  # of what a subprocess printed, from its end
 
 
@@ -66,7 +68,7 @@ class Toolkit:
         except (OSError, ValueError):
             result = {}
         if ended.code != 0 or not result:
-            raise ToolkitError(self.fault(task, ended.code, result.get("error"), scratch / PRINTED))
+            raise ToolkitError(self.fault(task, ended.code, result, scratch / PRINTED))
         return {**result, "seconds": ended.seconds, "peak_rss_bytes": ended.peak_rss_bytes}
 
     def command(self, task: Mapping[str, Any], scratch: Path) -> list[str]:
@@ -78,11 +80,11 @@ class Toolkit:
         program = Path(anima_batch.convert.__file__).with_name(_PROGRAM)
         return [str(self.python), "-I", str(program), str(task_file), str(result_file)]
 
-    def fault(self, task: Mapping[str, Any], code: int, error: str | None, printed: Path) -> str:
+    def fault(self, task: Mapping[str, Any], code: int, result: Mapping[str, Any], printed: Path) -> str:
         """One line: what the process died of, and what to do about it."""
         where = f"{task['name']}: rknn-toolkit2 {self.version}: {task['task']}"
-        if error is not None:
-            return f"{where}: {error}: {_last_line(printed)}"
+        if "error" in result:
+            return f"{where}: {result['error']}" + (f": {_last_line(printed)}" if result["returned"] else "")
         exit_code = 128 - code if code < 0 else code
         cause = f"exit {exit_code}" + (f" ({signal.Signals(-code).name})" if code < 0 else "")
         if code == -signal.SIGKILL:
@@ -119,7 +121,8 @@ def _run(command: Sequence[str], folder: Path, printed: Path) -> _Ended:
 
 def _last_line(printed: Path) -> str:
     """The last thing that a subprocess said, errors before all else."""
-    lines = [line.strip() for line in printed.read_bytes()[-_TEXT_BYTES:].decode(errors="replace").splitlines()]
+    text = _COLOURS.sub("", printed.read_bytes()[-_TEXT_BYTES:].decode(errors="replace"))
+    lines = [line.strip() for line in text.splitlines()]
     errors = [line for line in lines if line.startswith(("E ", "ERROR", "error"))]
     return next(reversed(errors or [line for line in lines if line]), "it said nothing")
 

@@ -28,6 +28,10 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 Task = dict[str, Any]
 
 
+class CallError(Exception):
+    """A call that failed without an exception: why, it has printed."""
+
+
 def build(task: Task) -> Task:
     """`onnx` compiled to the file `rknn`; `options` go to RKNN.config."""
     started = time.perf_counter()
@@ -60,7 +64,7 @@ def serve(task: Task) -> Task:
             try:
                 answer = _answer(graphs, json.loads(line))
             except Exception as error:  # as in main
-                answer = {"error": f"{type(error).__name__}: {error}"}
+                answer = _describe(error)
             replies.write(json.dumps(answer) + "\n")
             replies.flush()
     return {"ended": True}
@@ -134,7 +138,7 @@ def run_once(toolkit: Any, feeds: list[np.ndarray[Any, Any]]) -> np.ndarray[Any,
     """The one output of a compiled graph; inputs in the graph's order, float32."""
     outputs = toolkit.inference(inputs=feeds)
     if outputs is None or len(outputs) != 1:  # it says so in no other way
-        raise RuntimeError("inference gave no output")
+        raise CallError("inference gave no output")
     result: np.ndarray[Any, Any] = outputs[0]
     return result
 
@@ -145,9 +149,15 @@ def input_names(path: str) -> list[str]:
     return [value.name for value in model.graph.input]
 
 
+def _describe(error: Exception) -> Task:
+    """What the other side is told of it; the toolkit's messages begin with a traceback."""
+    lines = str(error).strip().splitlines() or [""]
+    return {"error": f"{type(error).__name__}: {lines[-1]}", "returned": isinstance(error, CallError)}
+
+
 def _check(call: str, code: int | None) -> None:
     if code not in (0, None):
-        raise RuntimeError(f"{call} returned {code}")
+        raise CallError(f"{call} returned {code}")
 
 
 TASKS = {"build": build, "simulate": simulate, "serve": serve}
@@ -161,7 +171,7 @@ def main() -> None:
     try:
         result = TASKS[task["task"]](task)
     except Exception as error:  # the toolkit raises anything; the other side names it
-        result = {"error": f"{type(error).__name__}: {error}"}
+        result = _describe(error)
     result_file.write_text(json.dumps(result), encoding="utf-8")
     sys.exit("error" in result)
 
