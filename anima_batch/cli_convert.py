@@ -96,6 +96,10 @@ def convert_from(
         str | None,
         typer.Option(help="WIDTHxHEIGHT, one of the set's sizes: graphs are for so many tokens; its first otherwise."),
     ] = None,
+    mlp: Annotated[
+        Literal["fp16", "w8a8"], typer.Option(help="w8a8: MLPs in int8, calibrated on pictures; see convert verify.")
+    ] = "fp16",
+    prompt: Annotated[list[str] | None, typer.Option(help="Of a picture for w8a8; repeat for more.")] = None,
     toolkits: Toolkits = None,
     workspace: Workspace = Path(),
     json: Json = False,
@@ -105,13 +109,16 @@ def convert_from(
     from anima_batch.model_set import find_model_set
 
     with _extra():
-        from anima_batch.convert import arguments, rknn_set
+        from anima_batch.convert import arguments, calibration, rknn_set
         from anima_batch.convert.toolkit import open_toolkit
     model_set = find_model_set(source, workspace)
     wanted = arguments.parse_sizes([size])[0] if size else None
-    rknn_set.check_options(model_set, out, wanted)  # before a toolkit is set up for it
+    sizes = rknn_set.check_options(model_set, out, wanted)  # before a toolkit is set up for it
+    if prompt and mlp != "w8a8":
+        raise UsageError("--prompt: is of the pictures that --mlp w8a8 is calibrated on: give both or neither")
+    pictures = calibration.Pictures(sizes[0], prompt or calibration.PROMPTS) if mlp == "w8a8" else None
     results.show_progress(f"toolkit {toolkit} for {target}: ready, or set up now (minutes)")
-    options = rknn_set.RknnOptions(model_set, out, open_toolkit(toolkit, toolkits), wanted)
+    options = rknn_set.RknnOptions(model_set, out, open_toolkit(toolkit, toolkits), wanted, pictures)
     made = rknn_set.convert_to_rknn(options, results.show_progress)
     if json:
         results.show_json(rknn_set.conversion_json(made) | {"model_set": results.model_set_json(made.model_set)})
@@ -147,21 +154,12 @@ def verify(
 
     with _extra():
         from anima_batch.console import verification as shown
-        from anima_batch.convert import arguments, verification
+        from anima_batch.convert import arguments, calibration, verification
 
     found = find_model_set(model_set, workspace)
-    options = verification.VerifyOptions(
-        model_set=found,
-        toolkit=toolkit,
-        toolkits=toolkits,
-        size=arguments.parse_sizes([size])[0] if size else found.description.sizes[0],
-        prompts=prompt or verification.PROMPTS,
-        seed=seed,
-        steps=steps,
-        blocks=blocks,
-        mlp=mlp,
-        diffusers=diffusers,
-    )
+    wanted = arguments.parse_sizes([size])[0] if size else found.description.sizes[0]
+    pictures = calibration.Pictures(wanted, prompt or calibration.PROMPTS, seed, steps)
+    options = verification.VerifyOptions(found, toolkit, toolkits, pictures, blocks, mlp, diffusers)
     done = verification.verify_conversion(options, results.show_progress)
     if json:
         results.show_json(shown.verification_json(done))

@@ -25,9 +25,9 @@ def verification_json(found: Verification) -> dict[str, Any]:
         "model_set": {"name": options.model_set.name, "digest": options.model_set.digest},
         "toolkit": options.toolkit,
         "mlp": options.mlp,
-        "size": list(options.size),
-        "seed": options.seed,
-        "steps": options.steps,
+        "size": list(options.pictures.size),
+        "seed": options.pictures.seed,
+        "steps": options.pictures.steps,
         "sampled": [
             {"step": step + 1, "sigma": sigma} for step, sigma in zip(options.sampled_steps, found.sigmas, strict=True)
         ],
@@ -70,9 +70,10 @@ def show_verification(found: Verification) -> None:
     sampled = ", ".join(
         f"{step + 1} (sigma {sigma:.3f})" for step, sigma in zip(options.sampled_steps, found.sigmas, strict=True)
     )
+    width, height = options.pictures.size
     show_line(
-        f"{options.model_set.name}, {options.size[0]}x{options.size[1]}, simulator of rknn-toolkit2 {options.toolkit}, "
-        f"MLPs {options.mlp}; steps {sampled} of {options.steps}, each with its CFG streams"
+        f"{options.model_set.name}, {width}x{height}, simulator of rknn-toolkit2 {options.toolkit}, "
+        f"MLPs {options.mlp}; steps {sampled} of {options.pictures.steps}, each with its CFG streams"
     )
     rows = [
         (finding.block, finding.part, finding.lane, finding.reference, *_cells(finding.deviation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from pydantic import ValidationError
 from anima_batch import __version__
 from anima_batch.anima.config import SubgraphKey
 from anima_batch.backends.base import TensorSpec
-from anima_batch.backends.rknn_file import RknnDescription, read_rknn
-from anima_batch.convert.rknn_graph import Prepared, prepare
+from anima_batch.backends.rknn_file import RknnDescription, read_buffer_sizes, read_rknn
+from anima_batch.convert.rknn_graph import Prepared, prepare, read_graph
 from anima_batch.convert.toolkit import Toolkit
-from anima_batch.errors import ModelSetError, ToolkitError
+from anima_batch.errors import ToolkitError
 from anima_batch.files import canonical_json, make_folder, sha256_bytes, storage_errors, sync_folder, write_atomic
 from anima_batch.model_set import Component, ModelSet, TensorShape, describe_component
 
@@ -27,7 +28,10 @@ TARGET = "rk3588"
 
 @dataclass(frozen=True)
 class Core:
-    """A graph to be compiled for so many tokens and rows of context; `weights` is the digest of the official file."""
+    """A graph to be compiled for so many tokens and rows of context; `weights` is the digest of the official file.
+
+    With inputs in `calibration` (.npy) its products are in int8; `calibration_sha256` stands for what they hold.
+    """
 
     key: SubgraphKey
     source: Path
@@ -35,6 +39,8 @@ class Core:
     weights: str | None
     tokens: int
     rows: int
+    calibration: tuple[Path, ...] = ()
+    calibration_sha256: str | None = None
 
     @property
     def path(self) -> str:
@@ -44,8 +50,15 @@ class Core:
     @property
     def custom(self) -> str:
         """What is written into the file itself: which weights of which block it holds."""
-        named = {"block": self.key.block, "branch": self.key.branch, "onnx": self.source_sha256}
+        named: dict[str, Any] = {"block": self.key.block, "branch": self.key.branch, "onnx": self.source_sha256}
+        if self.calibration:
+            named["calibration"] = self.calibration_sha256
         return canonical_json({**named, "weights": self.weights})
+
+    @property
+    def input_dtype(self) -> str:
+        """Of what a quantised graph is fed the runtime makes int8 itself."""
+        return "int8" if self.calibration else "float16"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -75,17 +88,27 @@ def build_core(core: Core, toolkit: Toolkit, folder: Path, scratch: Path) -> Bui
 
     The record that find_core goes by is written last.
     """
-    prepared = _prepare(core, toolkit)
+    prepared = prepare(read_graph(core.source), {"tokens": core.tokens, "rows": core.rows}, toolkit.version)
     make_folder(scratch)
     scratch = scratch.resolve()  # the toolkit works in it
     graph, compiled = (scratch / f"graph{suffix}" for suffix in (".onnx", ".rknn"))
     with storage_errors(scratch):
         onnx.save(prepared.model, graph)
-    task = {"task": "build", "name": core.key.role, "onnx": str(graph), "rknn": str(compiled), "options": core.options}
+    task: dict[str, Any] = {
+        "task": "build",
+        "name": core.key.role,
+        "onnx": str(graph),
+        "rknn": str(compiled),
+        "options": core.options,
+    }
+    if core.calibration:
+        task["calibration"] = [str(path.resolve()) for path in core.calibration]
     result = toolkit.run(task, scratch)
     described = read_rknn(compiled)
     if fault := _find_fault(described, core, toolkit, prepared):
         raise ToolkitError(f"{core.key.role}: rknn-toolkit2 {toolkit.version}: its file is not what was asked: {fault}")
+    if core.calibration:
+        check_quantised(compiled, prepared.model)
     _move(compiled, folder / core.path)
     component = _describe(core, described, prepared, folder)
     make_folder(_record(folder, core).parent)
@@ -122,12 +145,21 @@ def _digest(core: Core, toolkit: Toolkit) -> str:
     return sha256_bytes(canonical_json([__version__, toolkit.version, core.tokens, core.rows, core.options]).encode())
 
 
-def _prepare(core: Core, toolkit: Toolkit) -> Prepared:
-    try:
-        model = onnx.load(core.source)
-    except Exception as error:  # protobuf's errors have no common class
-        raise ModelSetError(f"{core.source}: {error}: run `anima-batch models verify`") from error
-    return prepare(model, {"tokens": core.tokens, "rows": core.rows}, toolkit.version)
+def check_quantised(path: Path, model: onnx.ModelProto) -> None:
+    """Raise ToolkitError unless a compiled graph has all of the model's matrices as int8, and an output that is not.
+
+    Of an int8 matrix the file has a constant of just as many bytes as it has values.
+    """
+    described, sizes = read_rknn(path), list(read_buffer_sizes(path))
+    for tensor in model.graph.initializer:
+        if len(tensor.dims) != 2:
+            continue
+        if (count := math.prod(tensor.dims)) not in sizes:
+            raise ToolkitError(f"{path}: {tensor.name}: must be {count} bytes of int8, got constants of {sizes} bytes")
+        sizes.remove(count)
+    kinds = [spec.dtype for spec in (*described.inputs, *described.outputs)]
+    if kinds != ["int8", "float16"]:
+        raise ToolkitError(f"{path}: input and output must be int8 and float16, got {kinds}")
 
 
 def _find_fault(found: RknnDescription, core: Core, toolkit: Toolkit, prepared: Prepared) -> str | None:
@@ -135,17 +167,15 @@ def _find_fault(found: RknnDescription, core: Core, toolkit: Toolkit, prepared: 
     wanted = {
         "toolkit": (toolkit.version, found.toolkit),
         "custom string": (core.custom, found.custom),
-        "inputs": (_interface(prepared.model.graph.input), _plain(found.inputs)),
-        "outputs": (_interface(prepared.model.graph.output), _plain(found.outputs)),
+        "inputs": (_interface(prepared.model.graph.input, core.input_dtype), _plain(found.inputs)),
+        "outputs": (_interface(prepared.model.graph.output, "float16"), _plain(found.outputs)),
     }
     faults = (f"{name} must be {asked}, got {got}" for name, (asked, got) in wanted.items() if asked != got)
     return next(faults, None)
 
 
-def _interface(values: Any) -> list[tuple[str, str, tuple[int, ...]]]:  # noqa: ANN401 - protobuf's list of values
-    return [
-        (value.name, "float16", tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)) for value in values
-    ]
+def _interface(values: Any, dtype: str) -> list[tuple[str, str, tuple[int, ...]]]:  # noqa: ANN401 - protobuf's list
+    return [(value.name, dtype, tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)) for value in values]
 
 
 def _plain(specs: tuple[TensorSpec, ...]) -> list[tuple[str, str, tuple[int | str, ...]]]:
@@ -171,11 +201,13 @@ def _describe(core: Core, found: RknnDescription, prepared: Prepared, folder: Pa
         "rknn_toolkit2": found.toolkit,
         "rknn_compiler": found.compiler,
         "target_platform": found.platform,
-        "options": canonical_json({**core.options, "do_quantization": False}),
+        "options": canonical_json({**core.options, "do_quantization": bool(core.calibration)}),
         "source_onnx": core.source_sha256,
         "opset": str(prepared.model.opset_import[0].version),
         "prescale": repr(prepared.prescale),
     }
+    if core.calibration_sha256:
+        built_with |= {"mlp": "w8a8", "calibration": core.calibration_sha256}
     inputs, outputs = (
         tuple(TensorShape(name=spec.name, dtype=spec.dtype, shape=spec.shape) for spec in specs)
         for specs in (found.inputs, found.outputs)

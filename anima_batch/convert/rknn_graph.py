@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -27,6 +28,14 @@ class Prepared:
 
     model: onnx.ModelProto
     prescale: float
+
+
+def read_graph(path: Path) -> onnx.ModelProto:
+    """The graph of a file; raises ModelSetError."""
+    try:
+        return onnx.load(path)
+    except Exception as error:  # protobuf's errors have no common class
+        raise ModelSetError(f"{path}: {error}: run `anima-batch models verify`") from error
 
 
 def prepare(model: onnx.ModelProto, sizes: Mapping[str, int], version: str) -> Prepared:

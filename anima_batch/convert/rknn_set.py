@@ -9,13 +9,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from anima_batch.anima.config import PATCH, VAE_FACTOR, subgraph_keys
+from anima_batch.convert.calibration import Pictures, calibrate, digest_files
 from anima_batch.convert.partial import check_out, partial_folder
 from anima_batch.convert.rknn_core import BuiltCore, Core, build_core, find_core, list_cores, records_folder
 from anima_batch.convert.toolkit import Toolkit
@@ -31,12 +32,16 @@ Size = tuple[int, int]  # width, height in pixels
 
 @dataclass(frozen=True)
 class RknnOptions:
-    """What to convert; `size` is one of the source's sizes, its first where it is None."""
+    """What to convert; `size` is one of the source's sizes, its first where it is None.
+
+    With `calibration` the MLPs get int8 products, by what they are given in these pictures.
+    """
 
     source: ModelSet
     out: Path
     toolkit: Toolkit
     size: Size | None = None
+    calibration: Pictures | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ def convert_to_rknn(options: RknnOptions, on_progress: Callable[[str], None]) ->
     description = options.source.description
     cores = list_cores(options.source, subgraph_keys(description.transformer.blocks), count_tokens(sizes[0]))
     with partial_folder(options.out, resume=True) as folder:
+        if options.calibration is not None:
+            cores = _calibrate(cores, options.source, options.calibration, folder, on_progress)
         found = {core: find_core(core, options.toolkit, folder) for core in cores}
         missing = [core for core, built in found.items() if built is None]
         on_progress(f"{len(cores) - len(missing)} of {len(cores)} graphs kept, {len(missing)} to build")
@@ -117,6 +124,20 @@ def count_tokens(size: Size) -> int:
     """Rows of the residual stream for a picture."""
     side = PATCH * VAE_FACTOR
     return (size[0] // side) * (size[1] // side)
+
+
+def _calibrate(
+    cores: Sequence[Core], source: ModelSet, pictures: Pictures, folder: Path, on_progress: Callable[[str], None]
+) -> tuple[Core, ...]:
+    """The cores, those of MLPs with the inputs that they have in the pictures."""
+    on_progress(f"calibration: {len(pictures.prompts)} pictures of {pictures.steps} steps by ONNX Runtime")
+    captured = calibrate(source, pictures, records_folder(folder) / "calibration", on_progress)
+    return tuple(
+        replace(core, calibration=files, calibration_sha256=digest_files(files))
+        if (files := captured.get(core.key.role, ()))
+        else core
+        for core in cores
+    )
 
 
 def _build_all(

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +17,10 @@ import onnx
 
 from anima_batch.backends.base import Array, TensorSpec, Timings, check_feeds
 from anima_batch.backends.rknn_file import PLATFORM
-from anima_batch.convert.rknn_graph import prepare
+from anima_batch.convert.rknn_core import check_quantised
+from anima_batch.convert.rknn_graph import prepare, read_graph
 from anima_batch.convert.toolkit import PRINTED, Toolkit
-from anima_batch.errors import ModelSetError, ToolkitError
+from anima_batch.errors import ToolkitError
 from anima_batch.files import make_folder, storage_errors
 
 
@@ -57,16 +59,25 @@ class SimulatorBackend:
         folder = self._scratch.resolve() / f"{number}"  # the toolkit names its files after the graph's
         make_folder(folder)
         ready = folder / f"{path.stem}.{number}.onnx"
-        model = prepare(_read_graph(path), self._sizes, self._toolkit.version).model
+        model = prepare(read_graph(path), self._sizes, self._toolkit.version).model
         with storage_errors(ready):
             onnx.save(model, ready)
-        request = {"task": "open", "name": str(path), "onnx": str(ready), "options": {"target_platform": PLATFORM}}
+        request: dict[str, Any] = {
+            "task": "open",
+            "name": str(path),
+            "onnx": str(ready),
+            "options": {"target_platform": PLATFORM},
+        }
         if samples := self._calibration.get(path):
-            request["calibration"] = [str(sample.resolve()) for sample in samples]
+            request |= {"calibration": [str(sample.resolve()) for sample in samples], "rknn": f"{ready}.rknn"}
         if self._process is None:
             self._process = _Process(self._toolkit, self._scratch.resolve())
         self.timings.init += self._process.ask(request)["seconds"]
         self._open.add(str(ready))
+        if samples:
+            check_quantised(Path(request["rknn"]), model)
+        for file in (ready, Path(f"{ready}.rknn")):  # a hundred megabytes each
+            file.unlink(missing_ok=True)
         return SimulatorSession(self, request, _input_specs(model), folder)
 
     def ask(self, request: Mapping[str, Any]) -> None:
@@ -76,6 +87,7 @@ class SimulatorBackend:
 
     def drop(self, request: Mapping[str, Any]) -> None:
         """Close a graph, and with the last one the process."""
+        shutil.rmtree(Path(request["onnx"]).parent, ignore_errors=True)  # what cannot be removed goes with the scratch
         self._open.discard(request["onnx"])
         if self._process is not None and not self._open:
             self._process.stop()
@@ -153,15 +165,6 @@ class _Process:
         self._replies.close()
         with contextlib.suppress(BrokenPipeError):
             self._process.communicate()
-
-
-def _read_graph(path: Path) -> onnx.ModelProto:
-    try:
-        return onnx.load(path)
-    except OSError as error:
-        raise ModelSetError(f"{path}: {error.strerror}: run `anima-batch models verify`") from error
-    except Exception as error:  # protobuf's errors have no base class of their own
-        raise ModelSetError(f"{path}: not an ONNX graph: {error}: run `anima-batch models verify`") from error
 
 
 def _input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:

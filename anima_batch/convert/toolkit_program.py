@@ -75,6 +75,8 @@ def _answer(graphs: dict[str, Any], request: Task) -> Task:
     graph, started = request["onnx"], time.perf_counter()
     if request["task"] == "open":
         graphs[graph] = compile_graph(request)
+        if "rknn" in request:
+            _check("export_rknn", graphs[graph].export_rknn(request["rknn"]))
         _check("init_runtime", graphs[graph].init_runtime())
     elif request["task"] == "run":
         with np.load(request["inputs"]) as archive:
@@ -119,6 +121,8 @@ def quantise(toolkit: Any, task: Task) -> Any:  # noqa: ANN401 - as above
         model_input=f"{stem}.model", data_input=f"{stem}.data", model_quantization_cfg=str(settings)
     )
     _check("hybrid_quantization_step2", code)
+    for path in (samples, settings, Path(f"{stem}.model"), Path(f"{stem}.data")):
+        path.unlink()
     return quantised
 
 

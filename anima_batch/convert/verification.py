@@ -10,40 +10,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from anima_batch.anima.config import PATCH, VAE_FACTOR
 from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.backends.onnx import OnnxBackend
-from anima_batch.convert.calibration import Course, calibration_steps, capture_inputs, start_transformer
+from anima_batch.convert.calibration import Course, Pictures, calibration_steps, capture_inputs, run_course
 from anima_batch.convert.diffusers_lane import DiffusersLane
 from anima_batch.convert.lanes import Call, Comparison, Finding, make_lane
+from anima_batch.convert.rknn_set import choose_sizes, count_tokens
 from anima_batch.convert.simulator import SimulatorBackend
 from anima_batch.convert.toolkit import Toolkit, open_toolkit
 from anima_batch.convert.trajectory import Judgement, judge, run_steps
 from anima_batch.errors import UsageError
 from anima_batch.files import file_digests
-from anima_batch.job import ImageRequest, RunSpec
+from anima_batch.job import RunSpec
 from anima_batch.model_set import ModelSet
 from anima_batch.sampling.flow_match import make_sigmas
 from anima_batch.sampling.policies import guidance_streams
 
-PROMPTS = ("a red house on the left on grass by day", "three blue owls by night in snowfall")
 MlpKind = Literal["fp16", "w8a8"]
 
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """What to compare; size is (width, height) in pixels, `blocks` None for all, and then whole pictures too.
+    """What to compare; `blocks` None for all, and then whole pictures too.
 
-    Findings and calibration are of the first prompt; pictures are made of all.
+    Findings and calibration are of the first picture.
     """
 
     model_set: ModelSet
     toolkit: str
     toolkits: Path | None
-    size: tuple[int, int]
-    prompts: Sequence[str] = PROMPTS
-    seed: int = 20260812
-    steps: int = 20
+    pictures: Pictures
     blocks: int | None = None
     mlp: MlpKind = "fp16"
     diffusers: Path | None = None
@@ -51,16 +47,13 @@ class VerifyOptions:
     @property
     def sampled_steps(self) -> tuple[int, ...]:
         """The steps (from 0) whose latents the blocks are compared on: others than MLPs are calibrated by."""
-        return tuple(sorted({self.steps // 4, self.steps - 1}))
+        steps = self.pictures.steps
+        return tuple(sorted({steps // 4, steps - 1}))
 
     @property
-    def request(self) -> ImageRequest:
-        """The image of the first prompt."""
-        return self.request_of(self.prompts[0])
-
-    def request_of(self, prompt: str) -> ImageRequest:
-        """The image of a prompt."""
-        return ImageRequest(prompt=prompt, seed=self.seed, width=self.size[0], height=self.size[1], steps=self.steps)
+    def compared_blocks(self) -> int:
+        """How many of the set's blocks."""
+        return self.blocks or self.model_set.description.transformer.blocks
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,8 @@ def verify_conversion(options: VerifyOptions, show: Callable[[str], None]) -> Ve
         pipeline = stack.enter_context(contextlib.closing(open_pipeline(options.model_set, "onnx", RunSpec())))
         show(_tell_cost(options))
         whole = options.blocks is None
-        course = _run_course(pipeline, options.request, options.steps if whole else max(_needed_steps(options)), show)
+        request = options.pictures.requests[0]
+        course = run_course(pipeline, request, request.steps if whole else max(_needed_steps(options)), show)
         backend = _open_simulator(options, toolkit, pipeline, course, scratch)
         findings = tuple(_compare_blocks(options, pipeline, course, backend, show))
         judgements = tuple(_judge_pictures(options, pipeline, course, backend, show)) if whole else ()
@@ -94,9 +88,7 @@ def verify_conversion(options: VerifyOptions, show: Callable[[str], None]) -> Ve
 
 def _check(options: VerifyOptions) -> None:
     description, blocks = options.model_set.description, options.blocks
-    if options.size not in description.sizes:
-        known = ", ".join(f"{width}x{height}" for width, height in description.sizes)
-        raise UsageError(f"--size: must be one of {known}, got {options.size[0]}x{options.size[1]}")
+    choose_sizes(description.sizes, options.pictures.size)
     if blocks is not None and not 1 <= blocks <= description.transformer.blocks:
         raise UsageError(f"--blocks: must be 1 to {description.transformer.blocks}, got {blocks}")
     recorded = options.model_set.source_sha256("transformer")
@@ -114,28 +106,22 @@ def _check(options: VerifyOptions) -> None:
 
 
 def _needed_steps(options: VerifyOptions) -> tuple[int, ...]:
-    calibrating = calibration_steps(options.steps) if options.mlp == "w8a8" else ()
+    calibrating = calibration_steps(options.pictures.steps) if options.mlp == "w8a8" else ()
     return (*options.sampled_steps, *calibrating)
 
 
 def _tell_cost(options: VerifyOptions) -> str:
-    blocks = options.blocks or options.model_set.description.transformer.blocks
-    runs = 3 * len(options.sampled_steps) * len(guidance_streams(options.request))  # alone, in its block, accumulated
-    text = f"{blocks} blocks of 3 graphs: each compiled by rknn-toolkit2 {options.toolkit}, then simulated {runs} times"
+    pictures = options.pictures
+    runs = (
+        3 * len(options.sampled_steps) * len(guidance_streams(pictures.requests[0]))
+    )  # alone, in its block, summed up
+    text = (
+        f"{options.compared_blocks} blocks of 3 graphs: each compiled by rknn-toolkit2 {options.toolkit}, "
+        f"then simulated {runs} times"
+    )
     if options.blocks is None:
-        text += f"; {len(options.prompts)} pictures of {options.steps} steps by ONNX Runtime and by the simulator"
+        text += f"; {len(pictures.prompts)} pictures of {pictures.steps} steps by ONNX Runtime and by the simulator"
     return text
-
-
-def _run_course(pipeline: Pipeline, request: ImageRequest, steps: int, show: Callable[[str], None]) -> Course:
-    transformer = start_transformer(pipeline, request)
-    return Course(request, transformer, run_steps(request, transformer, steps, lambda line: show(f"onnx: {line}")))
-
-
-def graph_sizes(model_set: ModelSet, size: tuple[int, int]) -> dict[str, int]:
-    """The symbolic dimensions of the transformer's graphs at a picture size."""
-    tokens = size[0] * size[1] // (VAE_FACTOR * PATCH) ** 2
-    return {"tokens": tokens, "rows": model_set.description.text.context_rows}
 
 
 def _open_simulator(
@@ -143,10 +129,11 @@ def _open_simulator(
 ) -> SimulatorBackend:
     calibration: Mapping[Path, Sequence[Path]] = {}
     if options.mlp == "w8a8":
-        blocks = options.blocks or options.model_set.description.transformer.blocks
-        captured = capture_inputs(pipeline, course, blocks, scratch / "calibration")
+        captured = capture_inputs(pipeline, course, options.compared_blocks, scratch / "calibration")
         calibration = {options.model_set.path(role): files for role, files in captured.items()}
-    return SimulatorBackend(toolkit, graph_sizes(options.model_set, options.size), scratch, calibration)
+    rows = options.model_set.description.text.context_rows
+    sizes = {"tokens": count_tokens(options.pictures.size), "rows": rows}
+    return SimulatorBackend(toolkit, sizes, scratch, calibration)
 
 
 def _compare_blocks(
@@ -166,7 +153,7 @@ def _compare_blocks(
         samples=course.samples(options.sampled_steps),
         streams=guidance_streams(request),
     )
-    for finding in comparison.run(options.blocks or transformer.config.blocks):
+    for finding in comparison.run(options.compared_blocks):
         if finding.part == "hidden":
             show(f"block {finding.block}: {finding.lane} after {finding.reference}: cosine {finding.deviation.cosine}")
         yield finding
@@ -179,13 +166,12 @@ def _judge_pictures(
     backend: SimulatorBackend,
     show: Callable[[str], None],
 ) -> Iterator[Judgement]:
-    for prompt in options.prompts:
-        request = options.request_of(prompt)
-        reference = course if prompt == options.prompts[0] else _run_course(pipeline, request, options.steps, show)
+    for request in options.pictures.requests:
+        reference = course if request == course.request else run_course(pipeline, request, request.steps, show)
         lane = make_lane("rknn", reference.transformer, pipeline.model_set, backend)
         try:
-            latents = run_steps(request, lane.transformer, options.steps, lambda line: show(f"rknn: {line}"))
+            latents = run_steps(request, lane.transformer, request.steps, lambda line: show(f"rknn: {line}"))
         finally:
             lane.release()
         made, expected = ((steps, pipeline.decode(steps[-1])) for steps in (latents, reference.latents))
-        yield judge(prompt, made, expected)
+        yield judge(request.prompt, made, expected)

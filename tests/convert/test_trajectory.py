@@ -1,0 +1,36 @@
+"""Pictures laid beside a reference's, and when one is near enough."""
+
+import numpy as np
+import pytest
+
+from anima_batch.convert.trajectory import LEAST_PSNR_DB, judge
+
+ROWS, COLUMNS = np.mgrid[:64, :64]
+PICTURE = np.stack([2 * ROWS + COLUMNS, 3 * COLUMNS, ROWS * COLUMNS // 20], axis=-1).astype(np.uint8)
+LATENTS = tuple(np.full((16, 8, 8), value, np.float32) for value in (1, 2, 3))
+
+
+def judged(error, latents=LATENTS):
+    """Of a picture that is off by `error` levels in every second pixel of a column."""
+    picture = PICTURE.astype(int)
+    picture[::2, ::2] += error
+    return judge("a house", (latents, picture.clip(0, 255).astype(np.uint8)), (LATENTS, PICTURE))
+
+
+def test_a_picture_is_as_good_as_itself():
+    found = judged(0)
+    assert (found.psnr_db, found.good, found.prompt) == (float("inf"), True, "a house")
+    assert found.ssim == pytest.approx(1, abs=1e-12)
+
+
+def test_the_noise_at_the_beginning_is_no_step():
+    found = judged(0, (LATENTS[0], LATENTS[1] + 1, LATENTS[2]))
+    assert [deviation.mae for deviation in found.latents] == [1, 0]
+
+
+def test_a_picture_is_bad_below_the_limit_of_either_measure():
+    near, far = judged(6), judged(20)
+    assert near.psnr_db > LEAST_PSNR_DB > far.psnr_db
+    assert not far.good
+    dark = judge("a house", (LATENTS, (PICTURE * 0).astype(np.uint8)), (LATENTS, PICTURE))
+    assert not dark.good
