@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import resource
 import signal
 import sys
 import time
@@ -31,10 +32,7 @@ class CallError(Exception):
 
 def build(task: Task) -> Task:
     """`onnx` compiled to the file `rknn`; `options` go to RKNN.config."""
-    started = time.perf_counter()
-    toolkit = compile_graph(task)
-    _check("export_rknn", toolkit.export_rknn(task["rknn"]))
-    return {"build_seconds": time.perf_counter() - started}
+    return compile_graph(task)[1]
 
 
 def simulate(task: Task) -> Task:
@@ -42,7 +40,7 @@ def simulate(task: Task) -> Task:
 
     Of both files each array has one row a run: (runs, *shape of the tensor). The output is `out`, float32.
     """
-    toolkit = compile_graph(task)
+    toolkit, figures = compile_graph(task)
     _check("init_runtime", toolkit.init_runtime())
     with np.load(task["inputs"]) as archive:
         feeds = {name: archive[name] for name in input_names(task["onnx"])}
@@ -50,16 +48,20 @@ def simulate(task: Task) -> Task:
     rows = [run_once(toolkit, [feed[row] for feed in feeds.values()]) for row in range(len(next(iter(feeds.values()))))]
     seconds = time.perf_counter() - started
     np.savez(task["outputs"], out=np.stack(rows))
-    return {"run_seconds": seconds, "runs": len(rows)}
+    return {**figures, "run_seconds": seconds, "runs": len(rows)}
 
 
-def compile_graph(task: Task) -> Any:  # noqa: ANN401 - RKNN has no types
-    """A toolkit object that has compiled `onnx`, in float16."""
+def compile_graph(task: Task) -> tuple[Any, Task]:
+    """A toolkit object that has compiled `onnx` in float16, to the file `rknn` if one is named; and what it cost."""
+    started = time.perf_counter()
     toolkit = RKNN(verbose=False)
     _check("config", toolkit.config(**task["options"]))
     _check("load_onnx", toolkit.load_onnx(model=task["onnx"]))
     _check("build", toolkit.build(do_quantization=False))
-    return toolkit
+    if "rknn" in task:
+        _check("export_rknn", toolkit.export_rknn(task["rknn"]))
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return toolkit, {"build_seconds": time.perf_counter() - started, "build_peak_rss_bytes": peak_bytes}
 
 
 def run_once(toolkit: Any, feeds: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:  # noqa: ANN401 - as above
