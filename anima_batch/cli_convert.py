@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from anima_batch.cli_arguments import Json, Workspace
+from anima_batch.cli_arguments import Json, ModelSetName, Workspace
 from anima_batch.errors import UsageError
 
 ToolkitVersion = Literal["2.3.2", "2.3.0", "2.5.0"]
@@ -25,6 +25,7 @@ def add_commands(app: typer.Typer) -> None:
     app.command("convert")(convert)
     app.command("convert --from")(convert_from)
     app.command("convert report")(convert_report)
+    app.command("convert verify")(verify)
 
 
 def convert(
@@ -147,6 +148,56 @@ def convert_report(
         results.show_json({"full_size": full_size, "rows": [asdict(row) for row in rows], "notes": notes})
     else:
         conversion.show_toolkit_report(rows, notes)
+
+
+def verify(
+    model_set: ModelSetName,
+    toolkit: Annotated[ToolkitVersion, typer.Option(help="Of rknn-toolkit2; it is set up where it is missing.")] = (
+        "2.3.2"
+    ),
+    size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT, one of the set's sizes; its first otherwise.")] = None,
+    blocks: Annotated[
+        int | None, typer.Option(min=1, help="Only so many blocks, and no pictures; all of them otherwise.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, max=200, help="Of the trajectory that inputs are taken from.")] = 20,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Of a picture; repeat for more. Blocks are compared on the first.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the noise.")] = 20260812,
+    mlp: Annotated[Literal["fp16", "w8a8"], typer.Option(help="w8a8: MLPs in int8, calibrated on the way.")] = "fp16",
+    diffusers: Annotated[
+        Path | None, typer.Option(help="The official transformer (.safetensors), to compare with torch as well.")
+    ] = None,
+    toolkits: Toolkits = None,
+    workspace: Workspace = Path(),
+    json: Json = False,
+) -> None:
+    """Compare a set's ONNX graphs with what the NPU's compiler makes of them, in its simulator, and with torch."""
+    from anima_batch.console import results
+    from anima_batch.model_set import find_model_set
+
+    with _extra():
+        from anima_batch.console import verification as shown
+        from anima_batch.convert import arguments, verification
+
+    found = find_model_set(model_set, workspace)
+    options = verification.VerifyOptions(
+        model_set=found,
+        toolkit=toolkit,
+        toolkits=toolkits,
+        size=arguments.parse_sizes([size])[0] if size else found.description.sizes[0],
+        prompts=prompt or verification.PROMPTS,
+        seed=seed,
+        steps=steps,
+        blocks=blocks,
+        mlp=mlp,
+        diffusers=diffusers,
+    )
+    done = verification.verify_conversion(options, results.show_progress)
+    if json:
+        results.show_json(shown.verification_json(done))
+    else:
+        shown.show_verification(done)
 
 
 @contextlib.contextmanager

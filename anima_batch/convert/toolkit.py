@@ -41,6 +41,7 @@ TOOLKITS: Mapping[str, tuple[str, ...]] = {
 NEWEST_PYTHON = (3, 12)  # the last with wheels of rknn-toolkit2
 
 _PROGRAM = "toolkit_program.py"
+_TASK, _RESULT, PRINTED = "task.json", "result.json", "printed.txt"  # of a process, in its working directory
 _STAMP = "requirements.txt"  # in a finished environment: what it was made of
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TEXT_BYTES = 4096  # of what a subprocess printed, from its end
@@ -61,22 +62,26 @@ class Toolkit:
         """
         make_folder(scratch)
         scratch = scratch.resolve()
-        task_file, result_file, printed = (scratch / name for name in ("task.json", "result.json", "printed.txt"))
+        ended = _run(self.command(task, scratch), scratch, scratch / PRINTED)
+        try:
+            result: dict[str, Any] = json.loads((scratch / _RESULT).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            result = {}
+        if ended.code != 0 or not result:
+            fault = self.fault(task, ended.code, result, scratch / PRINTED)
+            raise ToolkitError(fault, process_exit=_exit_code(ended.code))
+        return {**result, "seconds": ended.seconds, "peak_rss_bytes": ended.peak_rss_bytes}
+
+    def command(self, task: Mapping[str, Any], scratch: Path) -> list[str]:
+        """The command that does a task, which is written to `scratch`; its working directory must be that."""
+        task_file, result_file = scratch / _TASK, scratch / _RESULT
         with storage_errors(scratch):
             result_file.unlink(missing_ok=True)
             task_file.write_text(json.dumps(dict(task)), encoding="utf-8")
         program = Path(anima_batch.convert.__file__).with_name(_PROGRAM)
-        ended = _run([str(self.python), "-I", str(program), str(task_file), str(result_file)], scratch, printed)
-        try:
-            result: dict[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            result = {}
-        if ended.code != 0 or not result:
-            fault = self._fault(task, ended.code, result, printed)
-            raise ToolkitError(fault, process_exit=_exit_code(ended.code))
-        return {**result, "seconds": ended.seconds, "peak_rss_bytes": ended.peak_rss_bytes}
+        return [str(self.python), "-I", str(program), str(task_file), str(result_file)]
 
-    def _fault(self, task: Mapping[str, Any], code: int, result: Mapping[str, Any], printed: Path) -> str:
+    def fault(self, task: Mapping[str, Any], code: int, result: Mapping[str, Any], printed: Path) -> str:
         """One line: what the process died of, and what to do about it."""
         where = f"{task['name']}: rknn-toolkit2 {self.version}: {task['task']}"
         if "error" in result:

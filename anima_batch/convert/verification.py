@@ -1,0 +1,191 @@
+"""A model set's graphs as the NPU compiler makes them, beside ONNX Runtime and torch on a real trajectory."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from anima_batch.anima.config import PATCH, VAE_FACTOR
+from anima_batch.anima.pipeline import Pipeline, open_pipeline
+from anima_batch.backends.onnx import OnnxBackend
+from anima_batch.convert.calibration import Course, calibration_steps, capture_inputs, start_transformer
+from anima_batch.convert.diffusers_lane import DiffusersLane
+from anima_batch.convert.lanes import Call, Comparison, Finding, make_lane
+from anima_batch.convert.simulator import SimulatorBackend
+from anima_batch.convert.toolkit import Toolkit, open_toolkit
+from anima_batch.convert.trajectory import Judgement, judge, run_steps
+from anima_batch.errors import UsageError
+from anima_batch.files import file_digests
+from anima_batch.job import ImageRequest, RunSpec
+from anima_batch.model_set import ModelSet
+from anima_batch.sampling.flow_match import make_sigmas
+from anima_batch.sampling.policies import guidance_streams
+
+PROMPTS = ("a red house on the left on grass by day", "three blue owls by night in snowfall")
+MlpKind = Literal["fp16", "w8a8"]
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """What to compare; size is (width, height) in pixels, `blocks` None for all, and then whole pictures too.
+
+    Findings and calibration are of the first prompt; pictures are made of all.
+    """
+
+    model_set: ModelSet
+    toolkit: str
+    toolkits: Path | None
+    size: tuple[int, int]
+    prompts: Sequence[str] = PROMPTS
+    seed: int = 20260812
+    steps: int = 20
+    blocks: int | None = None
+    mlp: MlpKind = "fp16"
+    diffusers: Path | None = None
+
+    @property
+    def sampled_steps(self) -> tuple[int, ...]:
+        """The steps (from 0) whose latents the blocks are compared on: others than MLPs are calibrated by."""
+        return tuple(sorted({self.steps // 4, self.steps - 1}))
+
+    @property
+    def request(self) -> ImageRequest:
+        """The image of the first prompt."""
+        return self.request_of(self.prompts[0])
+
+    def request_of(self, prompt: str) -> ImageRequest:
+        """The image of a prompt."""
+        return ImageRequest(prompt=prompt, seed=self.seed, width=self.size[0], height=self.size[1], steps=self.steps)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found; sigmas are those of the sampled steps."""
+
+    options: VerifyOptions
+    sigmas: tuple[float, ...]
+    findings: tuple[Finding, ...]
+    judgements: tuple[Judgement, ...]
+    seconds: float
+
+
+def verify_conversion(options: VerifyOptions, show: Callable[[str], None]) -> Verification:
+    """Everything that the options ask for; raises UsageError, ModelSetError, BackendError or ToolkitError."""
+    started = time.perf_counter()
+    _check(options)
+    toolkit = open_toolkit(options.toolkit, options.toolkits)
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="anima-batch-verify-")))
+        pipeline = stack.enter_context(contextlib.closing(open_pipeline(options.model_set, "onnx", RunSpec())))
+        show(_tell_cost(options))
+        whole = options.blocks is None
+        course = _run_course(pipeline, options.request, options.steps if whole else max(_needed_steps(options)), show)
+        backend = _open_simulator(options, toolkit, pipeline, course, scratch)
+        findings = tuple(_compare_blocks(options, pipeline, course, backend, show))
+        judgements = tuple(_judge_pictures(options, pipeline, course, backend, show)) if whole else ()
+    sigmas = tuple(course.sigma(step) for step in options.sampled_steps)
+    return Verification(options, sigmas, findings, judgements, time.perf_counter() - started)
+
+
+def _check(options: VerifyOptions) -> None:
+    description, blocks = options.model_set.description, options.blocks
+    if options.size not in description.sizes:
+        known = ", ".join(f"{width}x{height}" for width, height in description.sizes)
+        raise UsageError(f"--size: must be one of {known}, got {options.size[0]}x{options.size[1]}")
+    if blocks is not None and not 1 <= blocks <= description.transformer.blocks:
+        raise UsageError(f"--blocks: must be 1 to {description.transformer.blocks}, got {blocks}")
+    recorded = options.model_set.source_sha256("transformer")
+    if options.diffusers is None or recorded is None:
+        return
+    try:
+        found = file_digests(options.diffusers)[0]
+    except OSError as error:
+        raise UsageError(f"--diffusers: {options.diffusers}: {error.strerror}") from error
+    if found != recorded:
+        raise UsageError(
+            f"--diffusers: {options.diffusers}: must be the file that the set was made from (sha256 {recorded}), "
+            f"got sha256 {found}"
+        )
+
+
+def _needed_steps(options: VerifyOptions) -> tuple[int, ...]:
+    calibrating = calibration_steps(options.steps) if options.mlp == "w8a8" else ()
+    return (*options.sampled_steps, *calibrating)
+
+
+def _tell_cost(options: VerifyOptions) -> str:
+    blocks = options.blocks or options.model_set.description.transformer.blocks
+    runs = 3 * len(options.sampled_steps) * len(guidance_streams(options.request))  # alone, in its block, accumulated
+    text = f"{blocks} blocks of 3 graphs: each compiled by rknn-toolkit2 {options.toolkit}, then simulated {runs} times"
+    if options.blocks is None:
+        text += f"; {len(options.prompts)} pictures of {options.steps} steps by ONNX Runtime and by the simulator"
+    return text
+
+
+def _run_course(pipeline: Pipeline, request: ImageRequest, steps: int, show: Callable[[str], None]) -> Course:
+    transformer = start_transformer(pipeline, request)
+    return Course(request, transformer, run_steps(request, transformer, steps, lambda line: show(f"onnx: {line}")))
+
+
+def graph_sizes(model_set: ModelSet, size: tuple[int, int]) -> dict[str, int]:
+    """The symbolic dimensions of the transformer's graphs at a picture size."""
+    tokens = size[0] * size[1] // (VAE_FACTOR * PATCH) ** 2
+    return {"tokens": tokens, "rows": model_set.description.text.context_rows}
+
+
+def _open_simulator(
+    options: VerifyOptions, toolkit: Toolkit, pipeline: Pipeline, course: Course, scratch: Path
+) -> SimulatorBackend:
+    calibration: Mapping[Path, Sequence[Path]] = {}
+    if options.mlp == "w8a8":
+        blocks = options.blocks or options.model_set.description.transformer.blocks
+        captured = capture_inputs(pipeline, course, blocks, scratch / "calibration")
+        calibration = {options.model_set.path(role): files for role, files in captured.items()}
+    return SimulatorBackend(toolkit, graph_sizes(options.model_set, options.size), scratch, calibration)
+
+
+def _compare_blocks(
+    options: VerifyOptions,
+    pipeline: Pipeline,
+    course: Course,
+    backend: SimulatorBackend,
+    show: Callable[[str], None],
+) -> Iterator[Finding]:
+    request, transformer, calls = course.request, course.transformer, dict[str, list[Call]]()
+    sigmas = make_sigmas(request.schedule, request.steps, request.shift)[:-1]
+    comparison = Comparison(
+        onnx=make_lane("onnx", transformer, pipeline.model_set, OnnxBackend(share_arena=True), calls),
+        calls=calls,
+        simulated=make_lane("rknn", transformer, pipeline.model_set, backend),
+        torch=DiffusersLane(options.diffusers, transformer, sigmas) if options.diffusers else None,
+        samples=course.samples(options.sampled_steps),
+        streams=guidance_streams(request),
+    )
+    for finding in comparison.run(options.blocks or transformer.config.blocks):
+        if finding.part == "hidden":
+            show(f"block {finding.block}: {finding.lane} after {finding.reference}: cosine {finding.deviation.cosine}")
+        yield finding
+
+
+def _judge_pictures(
+    options: VerifyOptions,
+    pipeline: Pipeline,
+    course: Course,
+    backend: SimulatorBackend,
+    show: Callable[[str], None],
+) -> Iterator[Judgement]:
+    for prompt in options.prompts:
+        request = options.request_of(prompt)
+        reference = course if prompt == options.prompts[0] else _run_course(pipeline, request, options.steps, show)
+        lane = make_lane("rknn", reference.transformer, pipeline.model_set, backend)
+        try:
+            latents = run_steps(request, lane.transformer, options.steps, lambda line: show(f"rknn: {line}"))
+        finally:
+            lane.release()
+        made, expected = ((steps, pipeline.decode(steps[-1])) for steps in (latents, reference.latents))
+        yield judge(prompt, made, expected)
