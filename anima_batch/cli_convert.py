@@ -24,6 +24,7 @@ def add_commands(app: typer.Typer) -> None:
     """Put the commands of this module where they belong."""
     app.command("convert")(convert)
     app.command("convert --from")(convert_from)
+    app.command("convert report")(convert_report)
     app.command("convert verify")(verify)
 
 
@@ -117,13 +118,43 @@ def convert_from(
     if prompt and mlp != "w8a8":
         raise UsageError("--prompt: is of the pictures that --mlp w8a8 is calibrated on: give both or neither")
     pictures = calibration.Pictures(sizes[0], prompt or calibration.PROMPTS) if mlp == "w8a8" else None
-    results.show_progress(f"toolkit {toolkit} for {target}: ready, or set up now (minutes)")
-    options = rknn_set.RknnOptions(model_set, out, open_toolkit(toolkit, toolkits), wanted, pictures)
+    opened = open_toolkit(toolkit, toolkits, results.show_progress)
+    options = rknn_set.RknnOptions(model_set, out, opened, wanted, pictures)
     made = rknn_set.convert_to_rknn(options, results.show_progress)
     if json:
         results.show_json(rknn_set.conversion_json(made) | {"model_set": results.model_set_json(made.model_set)})
     else:
         results.show_line(rknn_set.summarise(made))
+
+
+def convert_report(
+    toolkit: Annotated[
+        list[str] | None,
+        typer.Option(help="A version of rknn-toolkit2: 2.3.0, 2.3.2 or 2.5.0; repeat for more. All otherwise."),
+    ] = None,
+    full_size: Annotated[
+        bool, typer.Option("--full-size", help="The official model's dimensions at 512x512 instead of tiny ones.")
+    ] = False,
+    toolkits: Toolkits = None,
+    json: Json = False,
+) -> None:
+    """Show what each version of rknn-toolkit2 makes of one block: exit code, time, memory, size, accuracy."""
+    import tempfile
+    from dataclasses import asdict
+
+    from anima_batch.console import conversion, results
+
+    with _extra():
+        from anima_batch.convert import toolkit_report
+        from anima_batch.convert.toolkit import TOOLKITS, open_toolkit
+    opened = [open_toolkit(version, toolkits, results.show_progress) for version in dict.fromkeys(toolkit or TOOLKITS)]
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = toolkit_report.report_toolkits(opened, Path(scratch), results.show_progress, full_size=full_size)
+    notes = list(toolkit_report.summarise(rows, full_size=full_size))
+    if json:
+        results.show_json({"full_size": full_size, "rows": [asdict(row) for row in rows], "notes": notes})
+    else:
+        conversion.show_toolkit_report(rows, notes)
 
 
 def verify(

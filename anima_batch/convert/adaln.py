@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from anima_batch.anima.config import BRANCHES
+from anima_batch.anima.config import BRANCHES, Branch
 from anima_batch.convert.graph import Graph
 from anima_batch.convert.transformer import Weights, add_cross_attn, add_mlp, add_self_attn
 
@@ -25,7 +25,7 @@ def build_reproducer(weight: np.ndarray[tuple[int, int], np.dtype[np.float32]], 
     return graph.finish(graph.linear(z, "linear", weight), (1, "tokens", weight.shape[0]))[0]
 
 
-def build_block(weights: Mapping[str, Weights], scale_input: ScaleInput) -> bytes:
+def build_block(weights: Mapping[Branch, Weights], scale_input: ScaleInput) -> bytes:
     """A whole block in one graph: x and context, rotary tables, and shift, scale and gate of each branch (1, 1, D).
 
     `weights` holds the tensors of each branch; the residual sum is in the graph too.

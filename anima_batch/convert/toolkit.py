@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ class Toolkit:
         except (OSError, ValueError):
             result = {}
         if ended.code != 0 or not result:
-            raise ToolkitError(self.fault(task, ended.code, result, scratch / PRINTED))
+            fault = self.fault(task, ended.code, result, scratch / PRINTED)
+            raise ToolkitError(fault, process_exit=_exit_code(ended.code))
         return {**result, "seconds": ended.seconds, "peak_rss_bytes": ended.peak_rss_bytes}
 
     def command(self, task: Mapping[str, Any], scratch: Path) -> list[str]:
@@ -85,8 +86,7 @@ class Toolkit:
         where = f"{task['name']}: rknn-toolkit2 {self.version}: {task['task']}"
         if "error" in result:
             return f"{where}: {result['error']}" + (f": {_last_line(printed)}" if result["returned"] else "")
-        exit_code = 128 - code if code < 0 else code
-        cause = f"exit {exit_code}" + (f" ({signal.Signals(-code).name})" if code < 0 else "")
+        cause = f"exit {_exit_code(code)}" + (f" ({signal.Signals(-code).name})" if code < 0 else "")
         if code == -signal.SIGKILL:
             return f"{where}: {cause}: the machine had too little memory: close other programs, then run it again"
         pattern = name_pattern(Path(task["onnx"]), self.version)
@@ -119,6 +119,11 @@ def _run(command: Sequence[str], folder: Path, printed: Path) -> _Ended:
     return _Ended(process.returncode, time.perf_counter() - started, usage.ru_maxrss * 1024)
 
 
+def _exit_code(code: int) -> int:
+    """As a shell shows it: 139 for SIGSEGV."""
+    return 128 - code if code < 0 else code
+
+
 def _last_line(printed: Path) -> str:
     """The last thing that a subprocess said, errors before all else."""
     text = _COLOURS.sub("", printed.read_bytes()[-_TEXT_BYTES:].decode(errors="replace"))
@@ -127,8 +132,12 @@ def _last_line(printed: Path) -> str:
     return next(reversed(errors or [line for line in lines if line]), "it said nothing")
 
 
-def open_toolkit(version: str, folder: Path | None = None) -> Toolkit:
+def open_toolkit(
+    version: str, folder: Path | None = None, on_progress: Callable[[str], None] = lambda line: None
+) -> Toolkit:
     """The toolkit in `folder` (a cache of the user's without it), its environment made first where it is missing.
+
+    on_progress is told before that, since it takes minutes.
 
     Raises UsageError for an unknown version or a Python without wheels, ToolkitError when the environment cannot be
     made.
@@ -141,6 +150,7 @@ def open_toolkit(version: str, folder: Path | None = None) -> Toolkit:
         make_folder(folder)
         with lock_folder(folder, wait=True):
             if not _is_ready(home, stamp):  # another process may just have made it
+                on_progress(f"toolkit {version}: its environment is made in {home} (1.5 GB, minutes)")
                 _make_environment(version, home, stamp)
     return Toolkit(version, (home / "bin" / "python").absolute())
 

@@ -12,6 +12,7 @@ import ctypes
 import gc
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -34,10 +35,7 @@ class CallError(Exception):
 
 def build(task: Task) -> Task:
     """`onnx` compiled to the file `rknn`; `options` go to RKNN.config."""
-    started = time.perf_counter()
-    toolkit = compile_graph(task)
-    _check("export_rknn", toolkit.export_rknn(task["rknn"]))
-    return {"build_seconds": time.perf_counter() - started}
+    return _compile_to_file(task)[1]
 
 
 def simulate(task: Task) -> Task:
@@ -45,7 +43,7 @@ def simulate(task: Task) -> Task:
 
     Of both files each array has one row a run: (runs, *shape of the tensor). The output is `out`, float32.
     """
-    toolkit = compile_graph(task)
+    toolkit, figures = _compile_to_file(task)
     _check("init_runtime", toolkit.init_runtime())
     with np.load(task["inputs"]) as archive:
         feeds = {name: archive[name] for name in input_names(task["onnx"])}
@@ -53,7 +51,7 @@ def simulate(task: Task) -> Task:
     rows = [run_once(toolkit, [feed[row] for feed in feeds.values()]) for row in range(len(next(iter(feeds.values()))))]
     seconds = time.perf_counter() - started
     np.savez(task["outputs"], out=np.stack(rows))
-    return {"run_seconds": seconds, "runs": len(rows)}
+    return {**figures, "run_seconds": seconds, "runs": len(rows)}
 
 
 def serve(task: Task) -> Task:
@@ -74,9 +72,7 @@ def _answer(graphs: dict[str, Any], request: Task) -> Task:
     """`open` compiles the graph `onnx`, `run` feeds it the arrays of a file in order, `close` drops it."""
     graph, started = request["onnx"], time.perf_counter()
     if request["task"] == "open":
-        graphs[graph] = compile_graph(request)
-        if "rknn" in request:
-            _check("export_rknn", graphs[graph].export_rknn(request["rknn"]))
+        graphs[graph], _ = _compile_to_file(request)
         _check("init_runtime", graphs[graph].init_runtime())
     elif request["task"] == "run":
         with np.load(request["inputs"]) as archive:
@@ -86,6 +82,16 @@ def _answer(graphs: dict[str, Any], request: Task) -> Task:
         graphs.pop(graph).release()
         gc.collect()
     return {"seconds": time.perf_counter() - started}
+
+
+def _compile_to_file(task: Task) -> tuple[Any, Task]:
+    """As compile_graph, exported to the file `rknn` where one is named; and what that cost."""
+    started = time.perf_counter()
+    toolkit = compile_graph(task)
+    if "rknn" in task:
+        _check("export_rknn", toolkit.export_rknn(task["rknn"]))
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return toolkit, {"build_seconds": time.perf_counter() - started, "build_peak_rss_bytes": peak_bytes}
 
 
 def compile_graph(task: Task) -> Any:  # noqa: ANN401 - RKNN has no types

@@ -71,7 +71,7 @@ def verify_conversion(options: VerifyOptions, show: Callable[[str], None]) -> Ve
     """Everything that the options ask for; raises UsageError, ModelSetError, BackendError or ToolkitError."""
     started = time.perf_counter()
     _check(options)
-    toolkit = open_toolkit(options.toolkit, options.toolkits)
+    toolkit = open_toolkit(options.toolkit, options.toolkits, show)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="anima-batch-verify-")))
         pipeline = stack.enter_context(contextlib.closing(open_pipeline(options.model_set, "onnx", RunSpec())))
