@@ -196,6 +196,8 @@ def verify(
         results.show_json(shown.verification_json(done))
     else:
         shown.show_verification(done)
+    if not done.good:
+        raise typer.Exit(3)
 
 
 @contextlib.contextmanager

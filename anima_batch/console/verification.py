@@ -45,12 +45,14 @@ def verification_json(found: Verification) -> dict[str, Any]:
             {
                 "prompt": judgement.prompt,
                 "latents": [deviation.figures() for deviation in judgement.latents],
-                "psnr_db": judgement.psnr_db if judgement.psnr_db != float("inf") else None,
+                "psnr_db": None if judgement.psnr_db == float("inf") else judgement.psnr_db,
+                "same_pixels": judgement.psnr_db == float("inf"),
                 "ssim": judgement.ssim,
                 "good": judgement.good,
             }
             for judgement in found.judgements
         ],
+        "good": found.good,
         "allowed": {"psnr_db": LEAST_PSNR_DB, "ssim": LEAST_SSIM},
         "published": [
             {"what": entry.what, "of": entry.lane, "from": entry.reference, **_published_figures(entry), "board": True}
@@ -114,8 +116,8 @@ def _show_pictures(found: Verification) -> None:
             judgement.prompt,
             f"{judgement.latents[-1].cosine:.10f}",
             f"{min(deviation.cosine for deviation in judgement.latents):.10f}",
-            f"{judgement.psnr_db:.2f}",
-            f"{judgement.ssim:.5f}",
+            "none" if judgement.psnr_db is None else f"{judgement.psnr_db:.2f}",
+            "none" if judgement.ssim is None else f"{judgement.ssim:.5f}",
             "good" if judgement.good else "NOT GOOD",
         )
         for judgement in found.judgements

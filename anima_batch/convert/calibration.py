@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,10 +53,11 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Course:
-    """A request as ONNX Runtime walks it: the transformer made for it, and the latents before each step."""
+    """A request as ONNX Runtime walks it: the transformer, its contexts, and the latents before each step."""
 
     request: ImageRequest
     transformer: Transformer
+    contexts: Mapping[str, Array]
     latents: tuple[Array, ...]
 
     def samples(self, steps: Sequence[int]) -> list[Sample]:
@@ -70,10 +71,11 @@ class Course:
 
 def run_course(pipeline: Pipeline, request: ImageRequest, steps: int, show: Callable[[str], None]) -> Course:
     """The first steps of a request by ONNX Runtime; raises BackendError."""
-    embeds = pipeline.encode([request.prompt, request.negative_prompt])
+    conditioning = Conditioning(*pipeline.encode([request.prompt, request.negative_prompt]))
     sigmas = make_sigmas(request.schedule, request.steps, request.shift)
-    transformer = pipeline.make_transformer(sigmas, Conditioning(*embeds), request.width, request.height)
-    return Course(request, transformer, run_steps(request, transformer, steps, lambda line: show(f"onnx: {line}")))
+    transformer = pipeline.make_transformer(sigmas, conditioning, request.width, request.height)
+    latents = run_steps(request, transformer, steps, lambda line: show(f"onnx: {line}"))
+    return Course(request, transformer, conditioning.streams, latents)
 
 
 def calibration_steps(steps: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import numpy as np
 
 from anima_batch.anima.config import PATCH
 from anima_batch.anima.ops import Array
-from anima_batch.anima.transformer import Transformer
 from anima_batch.convert import layouts, sources
 from anima_batch.convert.inputs import ADAPTER
 from anima_batch.convert.sources import Tensors
 from anima_batch.errors import UsageError
+from anima_batch.model_set import TransformerConfig
 
 Rules = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]  # pattern and replacement, applied in this order
 
@@ -47,23 +47,29 @@ class DiffusersLane:
 
     name = "torch"
 
-    def __init__(self, path: Path, transformer: Transformer, sigmas: Array) -> None:
-        """`transformer` gives the contexts and the grid; raises UsageError for weights that do not fit it."""
-        self._torch, self._cosmos = _import_modules()
+    def __init__(
+        self,
+        path: Path,
+        config: TransformerConfig,
+        contexts: Mapping[str, Array],
+        sigmas: Array,
+        grid: tuple[int, int],
+    ) -> None:
+        """A context (rows, C) a stream, a grid of tokens (down, across); raises UsageError for other weights."""
+        self._torch, self._cosmos = import_diffusers()
         self._source = sources.leave_out(sources.open_source(path, sources.TRANSFORMER), re.escape(ADAPTER))
         self._dims = layouts.read_transformer_dims(self._source.shapes)
         if faults := sources.find_faults(self._source, layouts.transformer_shapes(self._dims)):
             raise UsageError(*faults)
-        config = transformer.config
         if (self._dims.blocks, self._dims.hidden) != (config.blocks, config.hidden):
             raise UsageError(
                 f"{path}: must have {config.blocks} blocks of width {config.hidden} as the model set, "
                 f"got {self._dims.blocks} of {self._dims.hidden}"
             )
-        self._contexts = transformer.contexts
+        self._contexts = contexts
         with self._torch.no_grad():
             self._timesteps = self._embed_timesteps(sigmas)
-            self._rotary = self._make_rotary(transformer.grid)
+            self._rotary = self._make_rotary(grid)
         self._block: tuple[int, Any] | None = None
 
     def add_block(self, block: int, residuals: Sequence[Array], step: int, streams: Sequence[str]) -> None:
@@ -122,7 +128,8 @@ def rename(name: str, rules: Rules) -> str:
     return name
 
 
-def _import_modules() -> tuple[Any, Any]:
+def import_diffusers() -> tuple[Any, Any]:
+    """Torch, and the module of Diffusers with its parts; raises UsageError where they are missing."""
     try:
         return import_module("torch"), import_module("diffusers.models.transformers.transformer_cosmos")
     except ImportError as error:

@@ -42,6 +42,7 @@ class SessionLane:
 
     name: str
     transformer: Transformer
+    staging: Staging
 
     def add_block(self, block: int, residuals: Sequence[Array], step: int, streams: Sequence[str]) -> None:
         """As Lane says."""
@@ -49,12 +50,12 @@ class SessionLane:
 
     def run(self, role: str, feeds: Mapping[str, Array]) -> Array:
         """One subgraph alone."""
-        with self.transformer.staging.session(role) as session:
+        with self.staging.session(role) as session:
             return session.run(feeds)
 
     def release(self) -> None:
         """As Lane says."""
-        self.transformer.staging.close()
+        self.staging.close()
 
 
 def make_lane(
@@ -70,8 +71,13 @@ def make_lane(
         session = open_session(backend, model_set, role)
         return session if calls is None else _Recorder(session, calls.setdefault(role, []))
 
-    roles = [key.role for key in subgraph_keys(transformer.config.blocks)]
-    return SessionLane(name, replace(transformer, staging=Staging(open_role, keep=roles)))
+    staging = Staging(open_role, keep=[key.role for key in subgraph_keys(transformer.config.blocks)])
+    return SessionLane(name, run_on(transformer, staging), staging)
+
+
+def run_on(transformer: Transformer, staging: Staging) -> Transformer:
+    """The same transformer over other sessions."""
+    return replace(transformer, staging=staging)
 
 
 class _Recorder:
@@ -85,7 +91,9 @@ class _Recorder:
     def run(self, feeds: Mapping[str, Array]) -> Array:
         """As the session."""
         output = self._session.run(feeds)
-        self._calls.append((dict(feeds), output))
+        self._calls.append(
+            ({name: array.copy() for name, array in feeds.items()}, output.copy())
+        )  # they are used again
         return output
 
     def close(self) -> None:

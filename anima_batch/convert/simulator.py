@@ -72,10 +72,14 @@ class SimulatorBackend:
             request |= {"calibration": [str(sample.resolve()) for sample in samples], "rknn": f"{ready}.rknn"}
         if self._process is None:
             self._process = _Process(self._toolkit, self._scratch.resolve())
-        self.timings.init += self._process.ask(request)["seconds"]
         self._open.add(str(ready))
-        if samples:
-            check_quantised(Path(request["rknn"]), model)
+        try:
+            self.timings.init += self._process.ask(request)["seconds"]
+            if samples:
+                check_quantised(Path(request["rknn"]), model)
+        except ToolkitError:
+            self.drop({**request, "task": "close"})
+            raise
         for file in (ready, Path(f"{ready}.rknn")):  # a hundred megabytes each
             file.unlink(missing_ok=True)
         return SimulatorSession(self, request, _input_specs(model), folder)
@@ -86,14 +90,15 @@ class SimulatorBackend:
         self.timings.run += self._process.ask(request)["seconds"]
 
     def drop(self, request: Mapping[str, Any]) -> None:
-        """Close a graph, and with the last one the process."""
+        """Close a graph, and with the last one the process; one that failed to open is closed too."""
         shutil.rmtree(Path(request["onnx"]).parent, ignore_errors=True)  # what cannot be removed goes with the scratch
         self._open.discard(request["onnx"])
         if self._process is not None and not self._open:
             self._process.stop()
             self._process = None
         elif self._process is not None:
-            self._process.ask(request)
+            with contextlib.suppress(ToolkitError):  # it is dead, or has not got the graph
+                self._process.ask(request)
 
     def versions(self) -> dict[str, str | None]:
         """The toolkit's version."""

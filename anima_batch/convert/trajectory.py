@@ -25,18 +25,33 @@ Picture = npt.NDArray[np.uint8]  # (H, W, 3)
 
 
 @dataclass(frozen=True)
+class Made:
+    """Latents (16, h, w) of the noise and after each step, and the picture; None where the last ones are not finite."""
+
+    latents: tuple[Array, ...]
+    picture: Picture | None
+
+
+@dataclass(frozen=True)
 class Judgement:
-    """A picture beside ONNX Runtime's of the same request."""
+    """A picture beside ONNX Runtime's of the same request; there is none where its latents are not finite."""
 
     prompt: str
     latents: tuple[Deviation, ...]  # after each step
-    psnr_db: float
-    ssim: float
+    psnr_db: float | None  # infinite for equal pictures
+    ssim: float | None
 
     @property
     def good(self) -> bool:
         """Whether it is as near as the published work asked of a picture that it used."""
+        if self.psnr_db is None or self.ssim is None:
+            return False
         return self.psnr_db >= LEAST_PSNR_DB and self.ssim >= LEAST_SSIM
+
+
+def make_picture(latents: tuple[Array, ...], decode: Callable[[Array], Picture]) -> Made:
+    """The end of a trajectory."""
+    return Made(latents, decode(latents[-1]) if np.isfinite(latents[-1]).all() else None)
 
 
 def run_steps(
@@ -51,14 +66,13 @@ def run_steps(
     return tuple(latents)
 
 
-def judge(
-    prompt: str, made: tuple[tuple[Array, ...], Picture], reference: tuple[tuple[Array, ...], Picture]
-) -> Judgement:
-    """How far the latents of each step and the picture are from the reference's."""
-    pairs = zip(made[0][1:], reference[0][1:], strict=True)  # both begin with the same noise
+def judge(prompt: str, made: Made, reference: Made) -> Judgement:
+    """How far the latents of each step and the picture are from the reference's, which has one."""
+    pairs = zip(made.latents[1:], reference.latents[1:], strict=True)  # both begin with the same noise
+    both = None if made.picture is None or reference.picture is None else (made.picture, reference.picture)
     return Judgement(
         prompt=prompt,
         latents=tuple(measure_deviation(array, expected) for array, expected in pairs),
-        psnr_db=measure_psnr(made[1], reference[1]),
-        ssim=measure_ssim(made[1], reference[1]),
+        psnr_db=measure_psnr(*both) if both else None,
+        ssim=measure_ssim(*both) if both else None,
     )

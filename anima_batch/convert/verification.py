@@ -13,12 +13,12 @@ from typing import Literal
 from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.convert.calibration import Course, Pictures, calibration_steps, capture_inputs, run_course
-from anima_batch.convert.diffusers_lane import DiffusersLane
-from anima_batch.convert.lanes import Call, Comparison, Finding, make_lane
+from anima_batch.convert.diffusers_lane import DiffusersLane, import_diffusers
+from anima_batch.convert.lanes import Call, Comparison, Finding, make_lane, run_on
 from anima_batch.convert.rknn_set import choose_sizes, count_tokens
 from anima_batch.convert.simulator import SimulatorBackend
 from anima_batch.convert.toolkit import Toolkit, open_toolkit
-from anima_batch.convert.trajectory import Judgement, judge, run_steps
+from anima_batch.convert.trajectory import Judgement, judge, make_picture, run_steps
 from anima_batch.errors import UsageError
 from anima_batch.files import file_digests
 from anima_batch.job import RunSpec
@@ -66,6 +66,12 @@ class Verification:
     judgements: tuple[Judgement, ...]
     seconds: float
 
+    @property
+    def good(self) -> bool:
+        """Whether all numbers are finite and all pictures near enough."""
+        odd = sum(finding.deviation.nan + finding.deviation.inf for finding in self.findings)
+        return odd == 0 and all(judgement.good for judgement in self.judgements)
+
 
 def verify_conversion(options: VerifyOptions, show: Callable[[str], None]) -> Verification:
     """Everything that the options ask for; raises UsageError, ModelSetError, BackendError or ToolkitError."""
@@ -89,19 +95,22 @@ def verify_conversion(options: VerifyOptions, show: Callable[[str], None]) -> Ve
 def _check(options: VerifyOptions) -> None:
     description, blocks = options.model_set.description, options.blocks
     choose_sizes(description.sizes, options.pictures.size)
+    _ = options.pictures.requests
     if blocks is not None and not 1 <= blocks <= description.transformer.blocks:
         raise UsageError(f"--blocks: must be 1 to {description.transformer.blocks}, got {blocks}")
-    recorded = options.model_set.source_sha256("transformer")
-    if options.diffusers is None or recorded is None:
-        return
+    if options.diffusers is not None:
+        import_diffusers()
+        _check_weights(options.diffusers, options.model_set.source_sha256("transformer"))
+
+
+def _check_weights(path: Path, recorded: str | None) -> None:
     try:
-        found = file_digests(options.diffusers)[0]
+        found = file_digests(path)[0]
     except OSError as error:
-        raise UsageError(f"--diffusers: {options.diffusers}: {error.strerror}") from error
-    if found != recorded:
+        raise UsageError(f"--diffusers: {path}: {error.strerror}") from error
+    if recorded is not None and found != recorded:
         raise UsageError(
-            f"--diffusers: {options.diffusers}: must be the file that the set was made from (sha256 {recorded}), "
-            f"got sha256 {found}"
+            f"--diffusers: {path}: must be the file that the set was made from (sha256 {recorded}), got sha256 {found}"
         )
 
 
@@ -112,9 +121,8 @@ def _needed_steps(options: VerifyOptions) -> tuple[int, ...]:
 
 def _tell_cost(options: VerifyOptions) -> str:
     pictures = options.pictures
-    runs = (
-        3 * len(options.sampled_steps) * len(guidance_streams(pictures.requests[0]))
-    )  # alone, in its block, summed up
+    inputs = len(options.sampled_steps) * len(guidance_streams(pictures.requests[0]))
+    runs = 3 * inputs  # each graph alone, in its block, and after all blocks before it
     text = (
         f"{options.compared_blocks} blocks of 3 graphs: each compiled by rknn-toolkit2 {options.toolkit}, "
         f"then simulated {runs} times"
@@ -149,7 +157,9 @@ def _compare_blocks(
         onnx=make_lane("onnx", transformer, pipeline.model_set, OnnxBackend(share_arena=True), calls),
         calls=calls,
         simulated=make_lane("rknn", transformer, pipeline.model_set, backend),
-        torch=DiffusersLane(options.diffusers, transformer, sigmas) if options.diffusers else None,
+        torch=DiffusersLane(options.diffusers, transformer.config, course.contexts, sigmas, transformer.grid)
+        if options.diffusers
+        else None,
         samples=course.samples(options.sampled_steps),
         streams=guidance_streams(request),
     )
@@ -166,12 +176,13 @@ def _judge_pictures(
     backend: SimulatorBackend,
     show: Callable[[str], None],
 ) -> Iterator[Judgement]:
-    for request in options.pictures.requests:
-        reference = course if request == course.request else run_course(pipeline, request, request.steps, show)
-        lane = make_lane("rknn", reference.transformer, pipeline.model_set, backend)
-        try:
-            latents = run_steps(request, lane.transformer, request.steps, lambda line: show(f"rknn: {line}"))
-        finally:
-            lane.release()
-        made, expected = ((steps, pipeline.decode(steps[-1])) for steps in (latents, reference.latents))
-        yield judge(request.prompt, made, expected)
+    lane = make_lane("rknn", course.transformer, pipeline.model_set, backend)  # compiled once, for all pictures
+    try:
+        for request in options.pictures.requests:
+            reference = course if request == course.request else run_course(pipeline, request, request.steps, show)
+            transformer = run_on(reference.transformer, lane.staging)
+            latents = run_steps(request, transformer, request.steps, lambda line: show(f"rknn: {line}"))
+            made, expected = (make_picture(steps, pipeline.decode) for steps in (latents, reference.latents))
+            yield judge(request.prompt, made, expected)
+    finally:
+        lane.release()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anima_batch.convert.trajectory import LEAST_PSNR_DB, judge
+from anima_batch.convert.trajectory import LEAST_PSNR_DB, Made, judge, make_picture
 
 ROWS, COLUMNS = np.mgrid[:64, :64]
 PICTURE = np.stack([2 * ROWS + COLUMNS, 3 * COLUMNS, ROWS * COLUMNS // 20], axis=-1).astype(np.uint8)
@@ -14,7 +14,7 @@ def judged(error, latents=LATENTS):
     """Of a picture that is off by `error` levels in every second pixel of a column."""
     picture = PICTURE.astype(int)
     picture[::2, ::2] += error
-    return judge("a house", (latents, picture.clip(0, 255).astype(np.uint8)), (LATENTS, PICTURE))
+    return judge("a house", Made(latents, picture.clip(0, 255).astype(np.uint8)), Made(LATENTS, PICTURE))
 
 
 def test_a_picture_is_as_good_as_itself():
@@ -32,5 +32,11 @@ def test_a_picture_is_bad_below_the_limit_of_either_measure():
     near, far = judged(6), judged(20)
     assert near.psnr_db > LEAST_PSNR_DB > far.psnr_db
     assert not far.good
-    dark = judge("a house", (LATENTS, (PICTURE * 0).astype(np.uint8)), (LATENTS, PICTURE))
+    dark = judge("a house", Made(LATENTS, (PICTURE * 0).astype(np.uint8)), Made(LATENTS, PICTURE))
     assert not dark.good
+
+
+def test_latents_that_are_not_finite_make_no_picture_and_are_not_good():
+    broken = np.full_like(LATENTS[2], np.nan)
+    found = judge("a house", make_picture((*LATENTS[:2], broken), lambda latents: PICTURE), Made(LATENTS, PICTURE))
+    assert (found.psnr_db, found.ssim, found.good, found.latents[-1].nan) == (None, None, False, broken.size)
