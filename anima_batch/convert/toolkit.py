@@ -183,29 +183,28 @@ def _make_environment(version: str, home: Path, stamp: str) -> None:
                 shutil.rmtree(old)
     python = str(partial / "bin" / "python")
     pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-compile"]
-    steps = (
-        [sys.executable, "-m", "venv", str(partial)],
-        [*pip, _TORCH],  # before the rest, so that an index with a build for the CPU serves it
-        [*pip, *_REQUIREMENTS],
-        [*pip, "--no-deps", f"rknn-toolkit2=={version}"],
-        [python, "-I", "-c", "from rknn.api import RKNN"],
-    )
-    for command in steps:
-        _run_step(version, command, home.with_name(home.name + ".log"))
+    steps = {
+        "python -m venv": [sys.executable, "-m", "venv", str(partial)],
+        "pip install torch": [*pip, _TORCH],  # before the rest, so that an index with a build for the CPU serves it
+        "pip install what it needs": [*pip, *_REQUIREMENTS],
+        "pip install the toolkit": [*pip, "--no-deps", f"rknn-toolkit2=={version}"],
+        "importing it": [python, "-I", "-c", "from rknn.api import RKNN"],
+    }
+    for step, command in steps.items():
+        _run_step(f"rknn-toolkit2 {version}: {step}", command, home.with_name(home.name + ".log"))
     write_atomic(partial / _STAMP, stamp.encode())
     with storage_errors(home):
         partial.rename(home)
         sync_folder(home.parent)
 
 
-def _run_step(version: str, command: Sequence[str], log: Path) -> None:
+def _run_step(step: str, command: Sequence[str], log: Path) -> None:
     try:
         code = _run(command, log.parent, log).code
     except OSError as error:
-        raise ToolkitError(f"rknn-toolkit2 {version}: {command[0]}: {error.strerror}") from error
+        raise ToolkitError(f"{step}: {command[0]}: {error.strerror}") from error
     if code != 0:
-        what = " ".join(command[1:3])
         raise ToolkitError(
-            f"rknn-toolkit2 {version}: its environment cannot be made: {what} ended with {code}: {_last_line(log)} "
-            f"(all of it in {log}): mend that, then run the same command again"
+            f"{step}: exit {_exit_code(code)}: {_last_line(log)} (all it said is in {log}): "
+            "mend that, then run the same command again"
         )
