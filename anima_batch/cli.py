@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TextIO
 
 import typer
 
-from anima_batch import __version__
+from anima_batch import __version__, cli_convert
+from anima_batch.cli_arguments import Job, Json, ModelSetName, TwoWordGroup, Workspace
 from anima_batch.errors import AnimaBatchError, ModelSetError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from anima_batch.audit import Audit
 
 app = typer.Typer(
+    cls=TwoWordGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -32,9 +34,6 @@ bench = typer.Typer(help="Measure what the program itself costs.", no_args_is_he
 app.add_typer(models, name="models")
 app.add_typer(bench, name="bench")
 
-Job = Annotated[Path, typer.Argument(help="A job file (TOML).", show_default=False)]
-Workspace = Annotated[Path, typer.Option(help="The folder with jobs/, models/, manifests/ and outputs/.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Staging = Literal["auto", "on-demand", "ahead", "pinned", "resident"]
 
 
@@ -183,9 +182,6 @@ def list_models(workspace: Workspace = Path(), json: Json = False) -> None:
         raise ModelSetError(*found.problems)
 
 
-ModelSetName = Annotated[str, typer.Argument(help="A name in models/, a built-in one, or a path.", show_default=False)]
-
-
 @models.command("show")
 def show_model(name: ModelSetName, workspace: Workspace = Path(), json: Json = False) -> None:
     """Show a model set's dimensions, sources, components and digests."""
@@ -229,67 +225,7 @@ def verify_model(name: ModelSetName, workspace: Workspace = Path(), json: Json =
         raise typer.Exit(3)
 
 
-@app.command()
-def convert(
-    out: Annotated[Path, typer.Argument(help="The model set's folder, such as models/anima; must not exist.")],
-    transformer: Annotated[Path, typer.Option(help="The diffusion model with its adapter (.safetensors).")],
-    text_encoder: Annotated[Path, typer.Option(help="Qwen3 (.safetensors).")],
-    vae: Annotated[Path, typer.Option(help="The Qwen-Image VAE in Wan naming (.safetensors).")],
-    qwen_tokenizer: Annotated[
-        Path, typer.Option(help="tokenizer.json, or a folder with it or with vocab.json and merges.txt.")
-    ],
-    t5_tokenizer: Annotated[Path, typer.Option(help="tokenizer.json, or a folder with it.")],
-    license: Annotated[str, typer.Option(help="The weights' licence, as it shall stand in every manifest.")],  # noqa: A002
-    size: Annotated[
-        list[str], typer.Option(help="A picture size, WIDTHxHEIGHT; repeat for more, the default first.")
-    ] = ["512x512"],  # noqa: B006
-    context_rows: Annotated[int, typer.Option(min=1, help="Rows of the text context.")] = 512,
-    latent_mean: Annotated[
-        str | None, typer.Option(help="16 numbers with commas; the official ones otherwise.")
-    ] = None,
-    latent_std: Annotated[str | None, typer.Option(help="16 numbers with commas; the official ones otherwise.")] = None,
-    empty_prompt: Annotated[
-        Literal["token", "masked"], typer.Option(help="As ComfyUI (token), or as in training and Diffusers (masked).")
-    ] = "token",
-    empty_token_id: Annotated[int, typer.Option(min=0, help="Qwen's token for an empty prompt.")] = 151643,
-    vae_tile: Annotated[int | None, typer.Option(min=4, help="Decode in tiles of so many latent pixels.")] = None,
-    dtype: Annotated[
-        Literal["auto", "fp16", "fp32"], typer.Option(help="Of the stored weights; auto: as wide as the source.")
-    ] = "auto",
-    json: Json = False,
-) -> None:
-    """Make a model set of ONNX graphs from the official weights (needs the extra `convert`)."""
-    # Long for its options alone: each is an argument with its help.
-    from anima_batch.console import results
-
-    try:
-        from anima_batch.convert import arguments, build
-    except ImportError as error:
-        raise UsageError(f"convert: {error.name} is missing: pip install 'anima-batch[convert]'") from error
-
-    options = build.ConvertOptions(
-        transformer=transformer,
-        text_encoder=text_encoder,
-        vae=vae,
-        qwen_tokenizer=qwen_tokenizer,
-        t5_tokenizer=t5_tokenizer,
-        out=out,
-        name=out.name,
-        license=license,
-        sizes=arguments.parse_sizes(size),
-        context_rows=context_rows,
-        latent_mean=arguments.parse_statistics("--latent-mean", latent_mean),
-        latent_std=arguments.parse_statistics("--latent-std", latent_std),
-        empty_prompt=empty_prompt,
-        empty_token_id=empty_token_id,
-        vae_tile=vae_tile,
-        dtype=dtype,
-    )
-    made = build.convert_model_set(options, results.show_progress)
-    if json:
-        results.show_json(results.model_set_json(made))
-    else:
-        results.show_line(f"{made.folder}: digest {made.digest}")
+cli_convert.add_commands(app)
 
 
 @bench.command("checkpoint")

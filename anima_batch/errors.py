@@ -66,6 +66,16 @@ class NonFiniteError(BackendError):
     """A runtime was given, or gave, numbers that are no numbers or do not fit."""
 
 
+class ToolkitError(AnimaBatchError):
+    """A conversion toolkit that cannot be set up, refuses a graph or dies of it, with the exit code of its process."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, process_exit: int = 1) -> None:
+        super().__init__(message)
+        self.process_exit = process_exit
+
+
 class WorkerError(AnimaBatchError):
     """The model's process cannot be started or ended, whatever the image."""
 

@@ -14,34 +14,14 @@ from transformers import Qwen3Config, Qwen3Model
 
 from anima_batch.convert import layouts, sources
 from anima_batch.convert.build import ADAPTER_ROPE_THETA, QWEN_ROPE_THETA
+from anima_batch.convert.diffusers_lane import ROPE_SCALE, TRANSFORMER_RULES, Rules, rename
 from anima_batch.convert.inputs import ADAPTER
 from anima_batch.convert.sources import Source
 from anima_batch.errors import UsageError
 
-Rules = Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]  # pattern and replacement, applied in this order
 M = TypeVar("M", bound=nn.Module)
 
-_ROPE_SCALE = (1.0, 4.0, 4.0)  # of the axes time, height and width: Anima's, for which Diffusers has no default
 _EPS = 1e-6
-
-_TRANSFORMER_RULES: Rules = (
-    (r"^x_embedder\.proj\.1", "patch_embed.proj"),
-    (r"^t_embedder\.1", "time_embed.t_embedder"),
-    (r"^t_embedding_norm", "time_embed.norm"),
-    (r"^final_layer\.adaln_modulation\.", "norm_out.linear_"),
-    (r"^final_layer\.linear", "proj_out"),
-    (r"^blocks", "transformer_blocks"),
-    (r"adaln_modulation_self_attn\.", "norm1.linear_"),
-    (r"adaln_modulation_cross_attn\.", "norm2.linear_"),
-    (r"adaln_modulation_mlp\.", "norm3.linear_"),
-    (r"self_attn", "attn1"),
-    (r"cross_attn", "attn2"),
-    (r"mlp\.layer1", "ff.net.0.proj"),
-    (r"mlp\.layer2", "ff.net.2"),
-    (r"([qkv])_proj", r"to_\1"),
-    (r"output_proj", "to_out.0"),
-    (r"([qk])_norm", r"norm_\1"),
-)
 
 
 def _name_upsample(match: re.Match[str]) -> str:
@@ -80,12 +60,12 @@ def load_transformer(path: Path, dtype: torch.dtype = torch.float32) -> CosmosTr
             mlp_ratio=dims.mlp / dims.hidden,
             text_embed_dim=dims.context_dim,
             adaln_lora_dim=dims.rank,
-            rope_scale=_ROPE_SCALE,
+            rope_scale=ROPE_SCALE,
             concat_padding_mask=False,
             extra_pos_embed_type=None,
         )
 
-    weights = _read(source, _TRANSFORMER_RULES, dtype)
+    weights = _read(source, TRANSFORMER_RULES, dtype)
     # The padding mask is zero everywhere, so that the columns which read it add nothing; without it Diffusers runs
     # where torchvision is not installed.
     columns = dims.latent_channels * layouts.PATCH_AREA
@@ -168,7 +148,7 @@ def _refuse_faults(source: Source, expected: Mapping[str, layouts.Shape]) -> Non
 def _read(source: Source, rules: Rules, dtype: torch.dtype) -> dict[str, Tensor]:
     """All tensors of the source under the module's names, read one by one."""
     tensors = sources.Tensors(source, "fp32")
-    return {_rename(name, rules): torch.from_numpy(tensors[name]).to(dtype) for name in tensors}
+    return {rename(name, rules): torch.from_numpy(tensors[name]).to(dtype) for name in tensors}
 
 
 def _fill(make: Callable[[], M], weights: Mapping[str, Tensor]) -> M:
@@ -180,9 +160,3 @@ def _fill(make: Callable[[], M], weights: Mapping[str, Tensor]) -> M:
         module = make()
     module.load_state_dict(weights, strict=True, assign=True)
     return module.eval().requires_grad_(requires_grad=False)
-
-
-def _rename(name: str, rules: Rules) -> str:
-    for pattern, replacement in rules:
-        name = re.sub(pattern, replacement, name)
-    return name

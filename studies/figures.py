@@ -12,8 +12,8 @@ from pathlib import Path
 
 from anima_batch.files import write_atomic
 from anima_batch.job import request_id
+from anima_batch.measures import measure_contrast, measure_psnr, measure_ssim
 from anima_batch.model_set import ModelSet, load_model_set
-from studies.measures import measure_contrast, measure_psnr, measure_ssim
 from studies.settings import REFERENCES, Setting
 from studies.studio import Shot, open_studio
 from training.scenes import describe_scene, draw_lot

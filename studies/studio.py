@@ -14,9 +14,9 @@ from anima_batch.anima.vae import decode
 from anima_batch.backends.base import Session
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.job import ImageRequest, RunSpec
+from anima_batch.measures import Picture
 from anima_batch.model_set import load_model_set
 from anima_batch.sampling import initial_state, make_sigmas, sample
-from studies.measures import Picture
 
 
 @dataclass(frozen=True)

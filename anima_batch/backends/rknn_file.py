@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +30,8 @@ _TEXT_BYTES = 1 << 20  # far above any interface of a few tensors
 _MOST_TENSORS = 64
 _MOST_DIMENSIONS = 16  # as many as the runtime's own structures hold
 _FIELDS = {"attributes": 3, "version": 7, "platform": 8, "custom": 11, "inputs": 12, "outputs": 13}  # of the root table
+_BUFFERS = 20  # also of the root table
+_MOST_BUFFERS = 100_000
 _ATTRIBUTES = re.compile(
     r"'([^']{1,255})': \{(?:'is_output': True, )?'idx': \d{1,4}, 'shape': \[(\d{1,10}(?:, \d{1,10}){0,15})\]"
 )
@@ -63,6 +65,32 @@ def read_rknn(path: Path) -> RknnDescription:
         raise ModelSetError(f"{path}: {error.strerror}: run `anima-batch models verify`") from error
     except _FormatError as error:
         raise ModelSetError(f"{path}: {error}") from error
+
+
+def read_buffer_sizes(path: Path) -> tuple[int, ...]:
+    """Bytes of each constant in a file that `read_rknn` takes, weights among them; raises ModelSetError."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(len(_MAGIC) + 8)
+            (graph_bytes,) = struct.unpack("<Q", stream.read(8))
+            return tuple(_read_buffers(_Window(stream, _HEADER_BYTES, graph_bytes)))
+    except OSError as error:
+        raise ModelSetError(f"{path}: {error.strerror}: run `anima-batch models verify`") from error
+    except _FormatError as error:
+        raise ModelSetError(f"{path}: {error}") from error
+
+
+def _read_buffers(graph: _Window) -> Iterator[int]:
+    """The root table lists tables, whose one field is a vector of bytes: none, where a tensor is no constant."""
+    place = _find_field(graph, graph.number(0, "I"), _BUFFERS)
+    if not place:
+        raise _damaged("it has no list of constants")
+    start = place + graph.number(place, "I")
+    if (count := graph.number(start, "I")) > _MOST_BUFFERS:
+        raise _damaged(f"its constants must be at most {_MOST_BUFFERS}, got {count}")
+    for entry in range(start + 4, start + 4 + 4 * count, 4):
+        field = _find_field(graph, entry + graph.number(entry, "I"), 0)
+        yield graph.number(field + graph.number(field, "I"), "I") if field else 0
 
 
 def _read(stream: BinaryIO) -> RknnDescription:
@@ -139,13 +167,16 @@ def _read_table(graph: _Window) -> dict[str, bytes]:
     lengths, then each field's offset in the table (0: it is not there), where the way on to its bytes is.
     """
     root = graph.number(0, "I")
-    fields = root - graph.number(root, "i")
+    places = {name: _find_field(graph, root, index) for name, index in _FIELDS.items()}
+    return {name: _read_bytes(graph, place, name) if place else b"" for name, place in places.items()}
+
+
+def _find_field(graph: _Window, table: int, index: int) -> int:
+    """Where a field of a table lies; 0 where it is not there."""
+    fields = table - graph.number(table, "i")
     known = (graph.number(fields, "H") - 4) // 2
-    texts = {}
-    for name, index in _FIELDS.items():
-        offset = graph.number(fields + 4 + 2 * index, "H") if index < known else 0
-        texts[name] = _read_bytes(graph, root + offset, name) if offset else b""
-    return texts
+    offset = graph.number(fields + 4 + 2 * index, "H") if index < known else 0
+    return table + offset if offset else 0
 
 
 def _read_bytes(graph: _Window, at: int, name: str) -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +17,12 @@ from anima_batch.anima.config import subgraph_keys
 from anima_batch.convert import sources
 from anima_batch.convert.graph import OPSET, Array
 from anima_batch.convert.inputs import ConvertOptions, Inputs, open_inputs
+from anima_batch.convert.partial import check_out, partial_folder
 from anima_batch.convert.sources import DtypeRule, Tensors
 from anima_batch.convert.text import build_adapter, build_qwen
 from anima_batch.convert.transformer import BUILDERS, Built
 from anima_batch.convert.vae import build_decoder
-from anima_batch.errors import UsageError
-from anima_batch.files import file_digests, lock_folder, make_folder, storage_errors, sync_folder, write_atomic
+from anima_batch.files import file_digests, make_folder, write_atomic
 from anima_batch.model_set import (
     Component,
     ModelSet,
@@ -59,8 +57,7 @@ def convert_model_set(options: ConvertOptions, on_progress: Callable[[str], None
     Files are checked before the first is written. Raises UsageError for wrong ones, with one line a fault, and
     StorageError; after a failure or a power cut there is nothing under the final name.
     """
-    if options.out.exists():
-        raise UsageError(f"{options.out}: is there already: remove it, or choose another folder")
+    check_out(options.out)
     inputs = open_inputs(options)
     parts = [
         *_text_parts(inputs, options.dtype),
@@ -69,44 +66,13 @@ def convert_model_set(options: ConvertOptions, on_progress: Callable[[str], None
     ]
     versions = {"anima_batch": __version__, "onnx": onnx.__version__, "numpy": np.__version__}
     built_with = {**versions, "opset": str(OPSET), "dtype": options.dtype}
-    with _partial_folder(options.out) as folder:
+    with partial_folder(options.out) as folder:
         components = []
         for part in parts:
             on_progress(part.role)
             components.append(_write_part(part, folder, built_with))
         write_description(folder, _describe(inputs, options, components))
     return load_model_set(options.out)
-
-
-@contextlib.contextmanager
-def _partial_folder(out: Path) -> Iterator[Path]:
-    """An empty `<out>.partial` that becomes `out` at the end, and goes if the block fails.
-
-    What a killed conversion left there is removed first: the lock tells that nobody is writing it.
-    """
-    partial = out.with_name(out.name + ".partial")
-    make_folder(partial)
-    with lock_folder(partial):
-        _empty_folder(partial)
-        try:
-            yield partial
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)  # the first error is the one to tell
-            raise
-        with storage_errors(out):
-            for folder in (partial, *(path for path in partial.iterdir() if path.is_dir())):
-                sync_folder(folder)
-            partial.rename(out)
-            sync_folder(out.parent)
-
-
-def _empty_folder(folder: Path) -> None:
-    with storage_errors(folder):
-        for path in folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
 
 
 def _write_part(part: _Part, folder: Path, built_with: Mapping[str, str]) -> Component:

@@ -6,13 +6,14 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from anima_batch.convert import layouts
 from anima_batch.convert.layouts import Shape
@@ -86,12 +87,22 @@ def _write_file(path: Path, shapes: Mapping[str, Shape], seed: int, dtype: str) 
 
 
 def _write_tensor(stream: BinaryIO, name: str, shape: Shape, seed: int, dtype: np.dtype[np.generic]) -> None:
+    for block in _draw_blocks(name, shape, seed):
+        stream.write(block.astype(dtype).tobytes())
+
+
+def make_tensor(name: str, shape: Shape, seed: int) -> npt.NDArray[np.float32]:
+    """The same values as they are before they are rounded to a file's type."""
+    return np.concatenate(list(_draw_blocks(name, shape, seed))).reshape(shape)
+
+
+def _draw_blocks(name: str, shape: Shape, seed: int) -> Iterator[npt.NDArray[np.float32]]:
     random = np.random.default_rng((seed, zlib.crc32(name.encode())))
     mean, deviation = choose_scale(name, shape)
     size = math.prod(shape)
     for start in range(0, size, _BLOCK_VALUES):
         block = random.standard_normal(min(_BLOCK_VALUES, size - start), dtype=np.float32)
-        stream.write((block * np.float32(deviation) + np.float32(mean)).astype(dtype).tobytes())
+        yield block * np.float32(deviation) + np.float32(mean)
 
 
 def choose_scale(name: str, shape: Shape) -> tuple[float, float]:

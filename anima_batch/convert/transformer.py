@@ -20,26 +20,16 @@ def build_self_attn(weights: Weights) -> Built:
     graph = Graph("self_attn")
     z = graph.input("z", (1, "tokens", hidden))
     cos, sin = (graph.input(name, (1, "tokens", head_dim // 2)) for name in ("cos", "sin"))
-    q, k, v = (graph.split_heads(graph.linear(z, name, weights[f"{name}.weight"]), head_dim) for name in _QKV)
-    q, k = (
-        graph.rotate(graph.rms_norm(x, name, weights[f"{name}.weight"]), cos, sin)
-        for x, name in ((q, "q_norm"), (k, "k_norm"))
-    )
-    y = graph.linear(graph.attend(q, k, v, head_dim), "output_proj", weights["output_proj.weight"])
-    return graph.finish(y, (1, "tokens", hidden))
+    return graph.finish(add_self_attn(graph, weights, z, (cos, sin)), (1, "tokens", hidden))
 
 
 def build_cross_attn(weights: Weights) -> Built:
     """z (1, tokens, D), context (1, rows, C) -> (1, tokens, D); zero rows of the context are not masked."""
-    hidden, head_dim = weights["q_proj.weight"].shape[1], weights["q_norm.weight"].shape[0]
+    hidden = weights["q_proj.weight"].shape[1]
     graph = Graph("cross_attn")
     z = graph.input("z", (1, "tokens", hidden))
     context = graph.input("context", (1, "rows", weights["k_proj.weight"].shape[1]))
-    sources = zip(_QKV, (z, context, context), strict=True)
-    q, k, v = (graph.split_heads(graph.linear(x, name, weights[f"{name}.weight"]), head_dim) for name, x in sources)
-    q, k = (graph.rms_norm(x, name, weights[f"{name}.weight"]) for x, name in ((q, "q_norm"), (k, "k_norm")))
-    y = graph.linear(graph.attend(q, k, v, head_dim), "output_proj", weights["output_proj.weight"])
-    return graph.finish(y, (1, "tokens", hidden))
+    return graph.finish(add_cross_attn(graph, weights, z, context), (1, "tokens", hidden))
 
 
 def build_mlp(weights: Weights) -> Built:
@@ -47,10 +37,39 @@ def build_mlp(weights: Weights) -> Built:
     hidden = weights["layer1.weight"].shape[1]
     graph = Graph("mlp")
     z = graph.input("z", (1, "tokens", hidden))
-    y = graph.linear(
-        graph.gelu(graph.linear(z, "layer1", weights["layer1.weight"])), "layer2", weights["layer2.weight"]
-    )
-    return graph.finish(y, (1, "tokens", hidden))
+    return graph.finish(add_mlp(graph, weights, z), (1, "tokens", hidden))
+
+
+def add_self_attn(graph: Graph, weights: Weights, z: str, rotary: tuple[str, str], prefix: str = "") -> str:
+    """The core within a larger graph, in which its weights' names begin with `prefix`."""
+    return _add_attention(graph, weights, (z, z, z), rotary, prefix)
+
+
+def add_cross_attn(graph: Graph, weights: Weights, z: str, context: str, prefix: str = "") -> str:
+    """The core within a larger graph, in which its weights' names begin with `prefix`."""
+    return _add_attention(graph, weights, (z, context, context), None, prefix)
+
+
+def _add_attention(
+    graph: Graph, weights: Weights, sources: tuple[str, str, str], rotary: tuple[str, str] | None, prefix: str
+) -> str:
+    """Attention of what q, k and v are made from, with q and k normed, and rotated where there are tables."""
+    head_dim = weights["q_norm.weight"].shape[0]
+    projected = zip(_QKV, sources, strict=True)
+    q, k, v = (graph.split_heads(graph.linear(x, *_named(weights, prefix, name)), head_dim) for name, x in projected)
+    normed = (graph.rms_norm(x, *_named(weights, prefix, name)) for x, name in ((q, "q_norm"), (k, "k_norm")))
+    q, k = (graph.rotate(x, *rotary) if rotary else x for x in normed)
+    return graph.linear(graph.attend(q, k, v, head_dim), *_named(weights, prefix, "output_proj"))
+
+
+def add_mlp(graph: Graph, weights: Weights, z: str, prefix: str = "") -> str:
+    """The core within a larger graph, in which its weights' names begin with `prefix`."""
+    hidden = graph.gelu(graph.linear(z, *_named(weights, prefix, "layer1")))
+    return graph.linear(hidden, *_named(weights, prefix, "layer2"))
+
+
+def _named(weights: Weights, prefix: str, name: str) -> tuple[str, Array]:
+    return f"{prefix}{name}", weights[f"{name}.weight"]
 
 
 _QKV = ("q_proj", "k_proj", "v_proj")

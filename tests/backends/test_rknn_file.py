@@ -1,5 +1,6 @@
 """The reader of .rknn files on files that Rockchip's toolkits wrote (tests/golden/rknn), and on damaged ones."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anima_batch.backends.base import TensorSpec
-from anima_batch.backends.rknn_file import read_rknn
+from anima_batch.backends.rknn_file import read_buffer_sizes, read_rknn
 from anima_batch.errors import ModelSetError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "rknn"
@@ -61,6 +62,39 @@ def test_a_file_for_another_chip_is_refused_by_its_name(read):
     """Producer: rknn-toolkit2 2.3.2 with target_platform rk3576."""
     found = read(golden("2.3.2-rk3576"))
     assert found == "target platform must be rk3588, got 'rk3576': convert it for rk3588"
+
+
+def matrices(sizes):
+    """The four weights of the core: 64 x 64 for q and the output, 32 x 64 for k and v."""
+    return sorted(size for size in sizes if size in (2 * 64 * 64, 2 * 32 * 64))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_constants_of_a_float16_file_have_two_bytes_a_value(version, tmp_path):
+    """Producer: rknn-toolkit2, as tests/golden/rknn/README.md says."""
+    path = tmp_path / "graph.rknn"
+    path.write_bytes(golden(version))
+    assert matrices(read_buffer_sizes(path)) == [2 * 32 * 64] * 2 + [2 * 64 * 64] * 2
+
+
+@pytest.mark.parametrize("place", range(0, 64, 3))
+def test_a_damaged_list_of_constants_is_an_error_or_other_sizes(place, tmp_path):
+    """Bytes from where the root table begins, each flipped: no other exception, and no endless list."""
+    path, data = tmp_path / "graph.rknn", bytearray(golden("2.3.2"))
+    root = HEADER_BYTES + struct.unpack_from("<I", data, HEADER_BYTES)[0]
+    data[root + place] ^= 0xFF
+    path.write_bytes(data)
+    with contextlib.suppress(ModelSetError):
+        assert len(read_buffer_sizes(path)) <= 100_000
+
+
+def test_constants_of_a_file_that_is_missing_or_cut_are_errors(tmp_path):
+    path = tmp_path / "graph.rknn"
+    with pytest.raises(ModelSetError, match="No such file"):
+        read_buffer_sizes(path)
+    path.write_bytes(golden("2.3.2")[:200])
+    with pytest.raises(ModelSetError, match="is damaged"):
+        read_buffer_sizes(path)
 
 
 def test_the_tests_own_files_are_read_as_those_of_the_toolkit(read):

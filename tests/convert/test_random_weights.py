@@ -9,7 +9,7 @@ from anima_batch.anima.vae import decode
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.convert.build import convert_model_set
 from anima_batch.convert.layouts import AdapterDims, QwenDims, TransformerDims, VaeDims
-from anima_batch.convert.random_weights import ModelDims, choose_scale, write_random_weights
+from anima_batch.convert.random_weights import ModelDims, choose_scale, make_tensor, write_random_weights
 
 DIMS = ModelDims(
     transformer=TransformerDims(blocks=2, hidden=128, head_dim=32, context_dim=64, rank=16, mlp=512),
@@ -84,3 +84,11 @@ def test_a_random_latent_gives_a_picture_with_contrast_that_is_not_clipped(model
     picture = decode(session, latents, model_set.description.vae)
     assert picture.std() > 20
     assert np.isin(picture, (0, 255)).mean() < 0.3
+
+
+def test_a_tensor_by_itself_is_as_it_is_in_the_file(tmp_path):
+    """No tolerance: both are drawn from the seed and the name alone."""
+    files = write_random_weights(tmp_path, DIMS, seed=1, dtype="F32")
+    name = "blocks.1.mlp.layer1.weight"
+    tensor = load_file(files.transformer)[f"net.{name}"]
+    np.testing.assert_array_equal(make_tensor(f"net.{name}", tensor.shape, 1), tensor)

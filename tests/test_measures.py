@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from studies.measures import measure_contrast, measure_psnr, measure_ssim
+from anima_batch.measures import measure_contrast, measure_psnr, measure_ssim
 
 ROWS, COLUMNS = np.mgrid[:32, :40]
 PICTURE = np.stack([6 * COLUMNS + ROWS, COLUMNS * ROWS, COLUMNS**2 + 3 * ROWS], axis=-1).astype(np.uint8)
