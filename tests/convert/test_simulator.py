@@ -131,7 +131,12 @@ def test_verify_compares_blocks_and_pictures_of_picture_book(toolkit, tmp_path):
 
 
 def test_verify_with_w8a8_prints_the_limits_and_a_verdict(toolkit, golden_set, tmp_path):
-    command = ["convert", "verify", str(golden_set.folder), *words(toolkit, "--steps", "2", "--mlp", "w8a8")]
+    command = [
+        "convert",
+        "verify",
+        str(golden_set.folder),
+        *words(toolkit, "--steps", "2", "--mlp", "w8a8", "--prompt", "an owl"),
+    ]
     ended = Workspace(tmp_path).run(*command, check=None)  # whether random weights stand it is not asked here
     lines = ended.stdout.splitlines()
     assert ended.returncode == (3 if "NOT GOOD" in ended.stdout else 0)
