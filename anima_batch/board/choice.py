@@ -16,9 +16,9 @@ Staging = Literal["on-demand", "ahead", "pinned", "resident", "cached"]
 class Choice:
     """One way to run a step.
 
-    `pinned`: sessions that stay open (pinned: the first ones, cached: the last used). `ahead_bytes`: of the files of
-    all open sessions while the stager works ahead, None: those of a block for each core. `interleave`: the host works
-    for one CFG stream while the accelerator runs the other. With two cores attention runs on the first and mlp on the
+    `pinned`: sessions that stay open (pinned: the first ones, cached: the last used). `ahead_bytes`: of the files that
+    the stager opens before they are needed; one may be larger. `interleave`: the host works for one CFG stream while
+    the accelerator runs the other. With two cores attention runs on the first and mlp on the
     second; with `contexts_per_stream` each stream has a core and sessions of its own.
     """
 
@@ -26,7 +26,7 @@ class Choice:
     interleave: bool = False
     cores: int = 1
     pinned: int = 16
-    ahead_bytes: int | None = None
+    ahead_bytes: int = 128 << 20
     contexts_per_stream: bool = False
 
     @property

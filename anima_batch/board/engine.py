@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["load", "init", "release", "run", "prepare", "finish", "begin", "end", "forecast"]
+Kind = Literal["load", "init", "release", "take", "run", "prepare", "finish", "begin", "end", "forecast"]
 
 
 @dataclass(frozen=True, slots=True)
