@@ -13,6 +13,7 @@ from anima_batch.job import RunSpec
 from anima_batch.plan import Estimate, Work
 
 PUBLISHED = "rock-5c"  # stands in for any board until one is measured
+SMALL_BYTES = 64 << 20  # graphs of so many bytes in all stay open under "auto", whatever the machine
 STEADY = 3  # steps that are simulated: the first begins cold, the last one ends cold
 
 
@@ -34,8 +35,10 @@ def measured_table_path(batch: Batch, backend: str) -> Path:
 
 def simulated_estimate(batch: Batch, table: Table) -> Estimate:
     """Seconds of any work on that machine, scaled to the model set's blocks and to each size."""
-    choice = choose_staging(batch.spec.run, table)
-    blocks = batch.model_set.description.transformer.blocks
+    description = batch.model_set.description
+    blocks = description.transformer.blocks
+    sizes = [part.bytes for part in description.components if part.role.startswith("transformer.")]
+    choice = choose_staging(batch.spec.run, table, sum(sizes))
 
     @functools.cache
     def scaled(pixels: int) -> tuple[Table, float, float]:
@@ -57,8 +60,9 @@ def simulated_estimate(batch: Batch, table: Table) -> Estimate:
     return estimate
 
 
-def choose_staging(run: RunSpec, table: Table) -> Choice:
-    """What the job asks for, "auto" taken for working ahead, on cores that the machine has."""
-    staging: Staging = "ahead" if run.staging == "auto" else run.staging
+def choose_staging(run: RunSpec, table: Table, graph_bytes: int) -> Choice:
+    """What the job asks for, on cores that the machine has; "auto" keeps open what is small, and else works ahead."""
+    automatic: Staging = "resident" if graph_bytes <= SMALL_BYTES else "ahead"
+    staging = automatic if run.staging == "auto" else run.staging
     cores = 2 if run.core_mask == "0+1" and table.cores > 1 else 1
     return Choice(staging, run.interleave, cores, run.pinned)
