@@ -120,8 +120,8 @@ class Course:
         after = self._room(times.bytes) if self._choice.staging == "ahead" else (*needed, *self._idle)
         if self._choice.staging == "cached" and len(self._open) >= max(1, self._choice.pinned):
             after = (self._release(next(iter(self._open)), after),)
-        loaded = self._add("load", times.load_seconds, ("stager", "storage"), after, key[0])
-        return (self._add("init", times.init_seconds, ("stager",), (loaded,), key[0]),)
+        loaded = self._add("load", times.load_seconds, ("stager", "storage"), after, *self._owner(key))
+        return (self._add("init", times.init_seconds, ("stager",), (loaded,), *self._owner(key)),)
 
     def _room(self, needed_bytes: int) -> tuple[int, ...]:
         """After what the stager may open a session of so many bytes: the taking of one before it, or its own begin."""
@@ -135,7 +135,11 @@ class Course:
 
     def _release(self, key: Key, after: tuple[int, ...]) -> int:
         seconds = self._table.times(BRANCHES[key[0] % len(BRANCHES)]).release_seconds
-        return self._add("release", seconds, ("stager",), (*after, *self._open.pop(key)), key[0])
+        return self._add("release", seconds, ("stager",), (*after, *self._open.pop(key)), *self._owner(key))
+
+    def _owner(self, key: Key) -> tuple[int, int | None]:
+        """The subgraph of a session, and the stream that has it for itself."""
+        return key[0], key[1] if self._choice.contexts_per_stream else None
 
     def _core(self, branch: Branch, stream: int) -> str:
         if self._choice.cores == 1:

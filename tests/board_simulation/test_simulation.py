@@ -66,6 +66,13 @@ def test_a_cache_of_all_sessions_misses_each_once(board):
     assert (found.hits, found.misses) == (12 * 84, 84)
 
 
+def test_the_session_that_was_not_used_longest_makes_room(board):
+    """By hand, a session a stream, five of six kept: the step of one pass hits 1A 2A, the last one 0A 1A 2A."""
+    table = board.model_copy(update={"blocks": 1})
+    found = simulate(table, [2, 1, 2], Choice("cached", pinned=5, contexts_per_stream=True))
+    assert (found.hits, found.misses) == (5, 10)
+
+
 def test_pinning_16_sessions_of_the_mean_lifecycle_saves_the_published_72_seconds(board):
     """Published: 72.4 of 412.2 seconds, by means. The last digit was cut off: 31.708 x 12 x 16 / 84 is 72.475."""
     passes, table = spectrum_passes(28), levelled(board)
@@ -184,7 +191,8 @@ def test_on_any_machine_and_in_any_way_a_step_is_whole(branches, choice, passes,
 def check_sessions(found):
     """Each run lies between the end of an init of its subgraph and the start of the release that follows."""
     for run in (event for event in found.events if event.activity.kind == "run"):
-        same = [event for event in found.events if event.activity.subgraph == run.activity.subgraph]
+        owners = {(run.activity.subgraph, stream) for stream in (None, run.activity.stream)}
+        same = [event for event in found.events if (event.activity.subgraph, event.activity.stream) in owners]
         opened = sum(event.end <= run.start for event in same if event.activity.kind == "init")
         closing = sum(event.start < run.end for event in same if event.activity.kind == "release")
         assert opened > closing or (opened == closing and run.activity.seconds == 0)
