@@ -91,6 +91,37 @@ def test_a_renamed_and_moved_picture_is_still_known(copied):
         assert word in text
 
 
+def test_what_an_npu_picture_was_compiled_and_run_with_is_told(copied):
+    """Toolkit and compiler of the files, runtime, driver and core mask of the run, all from the manifest."""
+    compiled = {"rknn_toolkit2": "2.3.2", "rknn_compiler": "2.3.2 (abc@2025-04-09)", "target_platform": "rk3588"}
+    runtime = {"rknn_toolkit_lite2": "2.3.1", "librknnrt": "2.3.0", "rknpu_driver": "0.9.8", "core_mask": "0+1"}
+
+    def make_npu_picture(content):
+        content["environment"] |= runtime
+        parts = [part for part in content["model_set"]["components"] if part["role"].startswith("transformer.0")]
+        assert len(parts) == 18
+        for part in parts:
+            of_its_own = {"source_onnx": part["sha256"]}
+            record = part | {"path": part["path"].replace(".onnx", ".rknn"), "built_with": compiled | of_its_own}
+            content["model_set"]["components"].append(record)
+
+    manifest = first_manifest(copied)
+    resign(manifest, make_npu_picture)
+    (entry,) = copied.json("audit", str(manifest), check=3)  # the set here has no such files
+    built = entry["built_with"]
+    assert {kind: built[kind]["files"] for kind in built} == {"json": 2, "safetensors": 3, "onnx": 21, "rknn": 18}
+    assert built["onnx"]["opset"] == ["19"]
+    assert built["rknn"] == {"files": 18, **{name: [text] for name, text in compiled.items()}}
+    assert runtime.items() <= entry["environment"].items()
+    lines = copied.run("audit", str(manifest), check=3).stdout.splitlines()
+    tools = "rknn_toolkit2 2.3.2, rknn_compiler 2.3.2 (abc@2025-04-09), target_platform rk3588"
+    assert f"  built_with.rknn: files 18, {tools}" in lines
+    assert not any(line.startswith("  built_with:") for line in lines)
+    (environment,) = [line for line in lines if line.startswith("  environment: ")]
+    for name, text in runtime.items():
+        assert f"{name} {text}" in environment
+
+
 def test_a_renamed_model_set_is_found_by_its_digest(copied):
     (copied.folder / "models/mine").rename(copied.folder / "models/other")
     assert all(entry["ok"] and not entry["notes"] for entry in copied.json("audit", "outputs/job"))

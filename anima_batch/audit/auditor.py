@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from anima_batch.audit.differences import Picture, compare_model_set, compare_picture, open_picture
 from anima_batch.errors import AnimaBatchError, UsageError
 from anima_batch.job import request_id, request_json
 from anima_batch.model_set import ModelSet, find_by_digest, scan_model_sets, verify_model_set
-from anima_batch.store import Manifest, ModelSetRecord, PngRecord, read_manifest
+from anima_batch.store import ComponentRecord, Manifest, ModelSetRecord, PngRecord, read_manifest
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,26 @@ class _Auditor:
         return self._file_problems[model_set.folder]
 
 
+def _sum_up_tools(components: Iterable[ComponentRecord]) -> dict[str, dict[str, Any]]:
+    """What wrote the set's files: for each kind of file their number, and the values of each entry of `built_with`.
+
+    What no two files share, such as the digest of a source, says nothing of a kind: it is left to the manifest.
+    """
+    kinds: dict[str, list[Mapping[str, str]]] = {}
+    for part in components:
+        kinds.setdefault(PurePosixPath(part.path).suffix.lstrip("."), []).append(part.built_with)
+    return {kind: {"files": len(records), **_shared_values(records)} for kind, records in kinds.items()}
+
+
+def _shared_values(records: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The different values of each key, where there are fewer of them than records."""
+    values: dict[str, dict[str, None]] = {}
+    for record in records:
+        for key, value in record.items():
+            values.setdefault(key, {})[value] = None
+    return {key: list(found) for key, found in values.items() if len(found) < len(records) or len(records) == 1}
+
+
 def _png_facts(record: PngRecord) -> dict[str, Any]:
     return {
         "request_id": record.request_id,
@@ -180,6 +200,7 @@ def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
         "computed_steps": list(manifest.sampling.computed_steps),
         "model_set": {"name": model_set.name, "digest": model_set.digest, "license": model_set.license},
         "weights": [source.model_dump() for source in model_set.source],
+        "built_with": _sum_up_tools(model_set.components),
         "environment": manifest.environment.model_dump(),
         "runs": [run.model_dump() for run in manifest.runs],
         "timings": manifest.timings.model_dump(),

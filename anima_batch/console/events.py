@@ -94,7 +94,8 @@ def _describe(event: Event) -> str:
         case StepDone(report=report):
             kind = f"{report.passes} passes" if report.computed else "forecast"
             left = f"ETA {format_seconds(event.image_seconds_left)}, batch {format_seconds(event.batch_seconds_left)}"
-            step = f"step {report.index}/{event.steps}"
+            unsaved = "" if event.durable_step == report.index else ", not saved"
+            step = f"step {report.index}/{event.steps}{unsaved}"
             line = f"  {step}: {kind}, {report.seconds:.2f} s, |x| <= {report.abs_max or 0:.2f}; {left}"
         case ImageDone():
             line = f"  done in {format_seconds(event.seconds)}: {event.image}"

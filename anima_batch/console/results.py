@@ -161,7 +161,8 @@ def _flatten(key: str, value: object) -> Iterator[tuple[str, str]]:
         shown = {name: text for name, text in value.items() if text is not None}
         nested = {name for name, text in shown.items() if isinstance(text, Mapping)}
         flat = (f"{name} {_format_value(text)}" for name, text in shown.items() if name not in nested)
-        yield key, ", ".join(flat)
+        if text := ", ".join(flat):
+            yield key, text
         for name in sorted(nested):
             yield from _flatten(f"{key}.{name}", shown[name])
     elif isinstance(value, list) and value and isinstance(value[0], Mapping):
@@ -172,6 +173,8 @@ def _flatten(key: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def _format_value(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return " | ".join(value)
     return f"{value:.6g}" if isinstance(value, float) else str(value) or '""'
 
 

@@ -94,8 +94,8 @@ def _denoise(setting: Setting, task: Task, conditioning: Conditioning, course: C
         report = yield from insist(setting, task, course, lambda: _take_step(setting, course, clock))
         setting.guard.check()
         yield from save_checkpoint(task, conditioning, course)
-        measured = _measure(planned.pixels, course.begun.log)
-        yield StepDone(planned.stem, report, request.steps, *setting.forecast(measured, report.index))
+        left = setting.forecast(_measure(planned.pixels, course.begun.log), report.index)
+        yield StepDone(planned.stem, report, request.steps, course.durable_step, *left)
         if setting.stop:
             break
     course.sampling = False

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -10,12 +11,21 @@ from pathlib import Path
 import pytest
 from command import Workspace
 
+from anima_batch.anima.config import subgraph_keys
 from anima_batch.model_set import built_in_folder, describe_component, load_model_set, write_description
-from board.graph_file import make_graph_file
+from board.graph_file import compiler_of, make_graph_file
 from board.npu import Npu
 
 REPOSITORY = Path(__file__).parents[2]
 TOKENS, ROWS = 64, 32  # of a picture of 128x128 pixels, and of the built-in set's contexts
+COMPILED = {  # as a conversion records it
+    "anima_batch": "0.1.0",
+    "rknn_toolkit2": "2.3.2",
+    "rknn_compiler": compiler_of("2.3.2"),
+    "target_platform": "rk3588",
+    "opset": "19",
+    "prescale": "1.0",
+}
 PATIENCE = float(os.environ.get("BOARD_SECONDS", "300"))  # for a command under emulation
 
 
@@ -37,15 +47,16 @@ def board_set(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "board-book"
     shutil.copytree(plain.folder, folder)
     sizes, added = {"tokens": TOKENS, "rows": ROWS}, []
-    for part in plain.description.components:
-        if part.role.startswith("transformer.") and part.path.endswith(".onnx"):
-            inputs, outputs = (
-                {spec.name: tuple(sizes.get(length, length) for length in spec.shape) for spec in specs}
-                for specs in (part.inputs, part.outputs)
-            )
-            path = part.path.replace(".onnx", ".rknn")
-            (folder / path).write_bytes(make_graph_file(inputs, outputs, json.dumps({"role": part.role})))
-            added.append(describe_component(folder, part.role, path, {}))
+    for key in subgraph_keys(plain.description.transformer.blocks):
+        (part,) = (part for part in plain.description.components if part.role == key.role)
+        inputs, outputs = (
+            {spec.name: tuple(sizes.get(length, length) for length in spec.shape) for spec in specs}
+            for specs in (part.inputs, part.outputs)
+        )
+        path = part.path.replace(".onnx", ".rknn")
+        custom = json.dumps({"block": key.block, "branch": key.branch})
+        (folder / path).write_bytes(make_graph_file(inputs, outputs, custom))
+        added.append(describe_component(folder, key.role, path, COMPILED))
     description = plain.description.model_copy(update={"components": (*plain.description.components, *added)})
     return write_description(folder, description)
 
@@ -82,6 +93,19 @@ class Board(Workspace):
         ended = self.emulate("-m", "anima_batch", "run", job, "--backend", "rknn", *options, **stub)
         assert "Traceback" not in ended.stderr, ended.stderr
         return ended
+
+    def shell(self, line):
+        """The ended line of a documented page, whose `anima-batch` runs under emulation."""
+        program = self.folder / ".venv/bin/anima-batch"
+        if not program.exists():
+            program.parent.mkdir(parents=True)
+            program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(self.python))} -m anima_batch "$@"\n')
+            program.chmod(0o755)
+        environment = self.plain | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", line],
+            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
 
     def tell(self, script, *arguments, **stub):
         """What a script prints as JSON on its last line."""

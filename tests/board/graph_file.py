@@ -9,6 +9,11 @@ import struct
 FIELDS = 22  # of the root table
 
 
+def compiler_of(toolkit):
+    """The text by which a toolkit names itself and its compiler."""
+    return f"{toolkit}(compiler version: {toolkit} (no build@1970-01-01T00:00:00))"
+
+
 def make_graph_file(inputs, outputs, custom="", toolkit="2.3.2", platform="rk3588", dtype="float16"):
     """The bytes, for inputs and outputs {name: shape} in the graph's order."""
     attributes = {name: {"idx": index, "shape": list(shape)} for index, (name, shape) in enumerate(inputs.items())}
@@ -16,7 +21,7 @@ def make_graph_file(inputs, outputs, custom="", toolkit="2.3.2", platform="rk358
         attributes[name] = {"is_output": True, "idx": index, "shape": list(shape)}
     texts = {
         3: repr({"attrs": attributes}),
-        7: f"{toolkit}(compiler version: {toolkit} (no build@1970-01-01T00:00:00))",
+        7: compiler_of(toolkit),
         8: platform,
         11: custom,
         12: json.dumps({name: {"dtype": dtype, "layout": "UNDEFINED"} for name in inputs}),

@@ -1,7 +1,8 @@
 """What computes behind librknnrt_stub.c: a server that answers each context with what ONNX Runtime gives.
 
-The graph is named by the .rknn file's custom string, {"role": "transformer.00.mlp"}, and is a component of an ONNX
-model set. Inputs come as float16, the output is rounded to float16, as on the NPU; in between it is float32.
+The graph is named by the .rknn file's custom string, {"block": 0, "branch": "mlp"} and what else may be in it, and is a
+component of an ONNX model set. Inputs come as float16, the output is rounded to float16, as on the NPU, and in between
+it is float32.
 """
 
 import json
@@ -11,6 +12,7 @@ import threading
 
 import numpy as np
 
+from anima_batch.anima.config import SubgraphKey
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.backends.rknn_file import read_rknn
 from anima_batch.errors import AnimaBatchError
@@ -97,7 +99,8 @@ class Npu:
             copy = self._folder / "model.rknn"
             copy.write_bytes(model)
             description = read_rknn(copy)
-            role = json.loads(description.custom)["role"]
+            custom = json.loads(description.custom)
+            role = SubgraphKey("transformer", custom["block"], custom["branch"]).role
             if role not in self._graphs:
                 self._graphs[role] = self._backend.open(self._model_set.path(role))
             return description, self._graphs[role]

@@ -1,9 +1,13 @@
 """`anima-batch run --backend rknn` with the real rknn-toolkit-lite2 wheel, under emulation."""
 
+import json
+
 import numpy as np
 import pytest
 from command import Workspace
 from PIL import Image
+
+from board.graph_file import compiler_of
 
 JOB = 'model_set = "board-book"\n[defaults]\nsteps = {steps}\n[matrix]\nprompt = ["a red house"]\nseed = {seeds}\n'
 QUICK = JOB.replace("[matrix]", "guidance_scale = 1.0\n[matrix]")
@@ -14,35 +18,45 @@ def manifests(board, job):
     return {manifest["request"]["seed"]: manifest for manifest in board.manifests(job).values()}
 
 
-def test_a_picture_made_through_lite2_is_the_one_that_onnx_runtime_makes(board, tmp_path):
+@pytest.fixture(scope="module")
+def picture(board):
+    """A picture of three steps, made through lite2."""
+    ended = board.run_job(board.write_job(JOB.format(steps=3, seeds="[1]"), "picture"))
+    assert ended.returncode == 0, ended.stderr
+    (path,) = board.pictures("picture")
+    return path.relative_to(board.folder)
+
+
+def test_a_picture_made_through_lite2_is_the_one_that_onnx_runtime_makes(board, picture, tmp_path):
     """Tolerance: each of the 18 cores' inputs and outputs are rounded to float16 (relative 2^-11), the text encoder and
     the decoder compute in float32 on another processor. Over three steps that is far below a level of 255 in the mean.
     """
-    ended = board.run_job(board.write_job(JOB.format(steps=3, seeds="[1]"), "picture"))
-    assert ended.returncode == 0, ended.stderr
     host = Workspace(tmp_path / "host")
     host.run("run", host.write_job(JOB.format(steps=3, seeds="[1]").replace("board-book", "picture-book"), "picture"))
     made, reference = (
-        np.asarray(Image.open(pictures[0]), np.float64)
-        for pictures in (board.pictures("picture"), host.pictures("picture"))
+        np.asarray(Image.open(path), np.float64) for path in (board.folder / picture, *host.pictures("picture"))
     )
     psnr = 10 * np.log10(255**2 / np.mean((made - reference) ** 2))
     assert psnr > 50, psnr
-    (manifest,) = manifests(board, "picture").values()
-    environment = manifest["environment"]
-    assert {
-        key: environment[key] for key in ("rknn_toolkit_lite2", "librknnrt", "rknpu_driver", "soc", "core_mask")
-    } == {
+
+
+def test_the_audit_of_an_npu_picture_names_toolkit_compiler_runtime_driver_and_core_mask(board, picture):
+    """And finds every digest right, on the board itself."""
+    audited = board.emulate("-m", "anima_batch", "audit", str(picture), "--json")
+    assert audited.returncode == 0, audited.stdout + audited.stderr
+    (entry,) = json.loads(audited.stdout)
+    compiled = {"rknn_toolkit2": ["2.3.2"], "rknn_compiler": [compiler_of("2.3.2")], "target_platform": ["rk3588"]}
+    assert compiled.items() <= entry["built_with"]["rknn"].items()
+    expected = {
         "rknn_toolkit_lite2": "2.3.2",
         "librknnrt": "2.3.2",
         "rknpu_driver": "0.9.8",
         "soc": "rk3588s",
         "core_mask": "0",
+        "machine": "aarch64",
     }
-    assert len(environment["npu_canary"]) == 32
-    assert environment["machine"] == "aarch64"
-    audited = board.emulate("-m", "anima_batch", "audit", f"outputs/picture/{board.pictures('picture')[0].name}")
-    assert audited.returncode == 0, audited.stdout + audited.stderr
+    assert expected.items() <= entry["environment"].items()
+    assert len(entry["environment"]["npu_canary"]) == 32
 
 
 @pytest.mark.parametrize(

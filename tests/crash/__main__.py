@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
+import multiprocessing
 import random
 import signal
 import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 
-from crash.report import Method, Result, Scale, format_table, result_json
-from crash.scenes import scratch_folder
-
-METHODS = {
-    "model": "crash.model",
-    "strace": "crash.injection",
-    "block-log": "crash.block_log",
-    "virtual-machine": "crash.virtual_machine",
-}
+from crash.methods import METHODS, measure_one
+from crash.report import Result, format_table, result_json
 
 
 def main() -> int:
@@ -30,12 +23,9 @@ def main() -> int:
     parser.add_argument("--only", choices=METHODS, action="append", help="these methods; all")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that disks are unmounted
     seed = random.SystemRandom().randrange(1 << 32) if arguments.seed is None else arguments.seed
     print(f"share {arguments.share}, seed {seed}", file=sys.stderr, flush=True)
-    results: list[Result] = []
-    for name in arguments.only or METHODS:
-        results += measure_one(name, arguments.share, seed)
+    results = measure_all(arguments.only or list(METHODS), arguments.share, seed)
     passed = all(result.passed for result in results)
     if arguments.json:
         lines = [result_json(result) for result in results]
@@ -45,22 +35,23 @@ def main() -> int:
     return 0 if passed else 1
 
 
-def measure_one(name: str, share: float, seed: int) -> list[Result]:
-    """The results of one method, each told on stderr as it comes."""
-    method: Method = importlib.import_module(METHODS[name]).measure
-    results = []
-    with tempfile.TemporaryDirectory(prefix="crash-", dir=scratch_folder()) as scratch:
-        for result in method(Scale(share, seed, Path(scratch))):
-            verdict = f"{result.bad} bad of {result.states}, controls {result.caught}/{len(result.controls)}"
-            print(
-                f"{result.method}, {result.variant}: {verdict}",
-                *result.examples,
-                sep="\n  ",
-                file=sys.stderr,
-                flush=True,
-            )
-            results.append(result)
-    return results
+def measure_all(names: Sequence[str], share: float, seed: int) -> list[Result]:
+    """The results of the methods in their order; two are at work at a time, the longest first."""
+    longest_first = sorted(names, key=list(METHODS).index, reverse=True)
+    pool = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"))
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        found = {name: pool.submit(measure_one, name, share, seed) for name in longest_first}
+        return [result for name in names for result in found[name].result()]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _stop(*_: object) -> None:
+    """End the methods too, each of which unmounts its disks and removes its files."""
+    for process in multiprocessing.active_children():
+        process.terminate()
+    sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -57,12 +57,14 @@ class Agent:
 
     def prepare(self, kind: str, job: str, model_set: str) -> None:
         """An empty workspace on the disk."""
+        _write_in_pages()
         mount(DISK_DEVICE, DISK, kind)
         _prepare(WORKSPACE, job, model_set)
         sync_mounted(DISK)
 
     def mount(self, kind: str) -> None:
         """The disk as a cut left it."""
+        _write_in_pages()
         mount(DISK_DEVICE, DISK, kind)
 
     def start(self, command: Sequence[str], *, late: bool = False) -> None:
@@ -93,6 +95,7 @@ class Agent:
         except OSError as error:
             return {"stuck": f"the file system: {error}"}
         found = recover(WORKSPACE / JOB, WORKSPACE)
+        unmount(DISK)
         return {
             "done": _plain(found.done),
             "begun": _plain(found.begun),
@@ -110,6 +113,11 @@ class Agent:
         golden = Golden.read(WORKSPACE / "manifests/job")
         unmount(DISK)
         return {"pictures": _plain(golden.pictures), "steps": golden.steps}
+
+
+def _write_in_pages() -> None:
+    """No request to the disk is longer than a page, so that a cut can fall into the midst of a file."""
+    (Path("/sys/block") / Path(DISK_DEVICE).name / "queue/max_sectors_kb").write_text("4", encoding="ascii")
 
 
 def _prepare(workspace: Path, job: str, model_set: str) -> None:

@@ -46,8 +46,8 @@ warmup_steps = 2
 
 
 def make_tiny_set(folder: Path) -> Path:
-    """A model set of 2 MB for pictures of 64x64 and 32x32, whose files lie in the folder that is returned."""
-    return make_golden_set(folder, sizes=((64, 64), (32, 32)), name="tiny").folder
+    """A model set of 2 MB for pictures of 64x64, 32x32 and 128x128, whose files lie in the folder that is returned."""
+    return make_golden_set(folder, sizes=((64, 64), (32, 32), (128, 128)), name="tiny").folder
 
 
 def make_workspace(folder: Path, model_set: Path, job: str) -> Workspace:

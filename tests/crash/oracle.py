@@ -67,7 +67,7 @@ class Acknowledged:
         """With one more line of `--events`."""
         match event["event"]:
             case "StepDone":
-                return Acknowledged({**self.steps, event["stem"]: event["report"]["index"]}, self.done)
+                return Acknowledged({**self.steps, event["stem"]: event["durable_step"]}, self.done)
             case "ImageDone":
                 return Acknowledged(self.steps, self.done | {event["stem"]})
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,11 @@ class Scale:
     def draw(self, what: str) -> random.Random:
         """Random numbers that depend on the seed and on what they are for."""
         return random.Random(f"{self.seed} {what}")
+
+
+def tell(text: str) -> None:
+    """A line on stderr about how far a long method has come."""
+    print(text, file=sys.stderr, flush=True)
 
 
 Method: TypeAlias = Callable[[Scale], Iterator[Result]]

@@ -10,7 +10,7 @@ from crash.logged_device import Event, Flush, Write
 from crash.mounts import BLOCK_BYTES
 from crash.oracle import Acknowledged
 
-STEP = Event(json.dumps({"event": "StepDone", "stem": "a", "report": {"index": 1}}) + "\n")
+STEP = Event(json.dumps({"event": "StepDone", "stem": "a", "durable_step": 1}) + "\n")
 
 
 def block(letter: str) -> bytes:

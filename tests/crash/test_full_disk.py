@@ -147,6 +147,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_step(
     workspace, process = running
     small_disk.fill()
     wait_for(process, "is not saved, the image goes on: ")
+    wait_for(process, "/60, not saved: ")
     small_disk.empty()
     process.communicate()
     assert process.returncode == 0

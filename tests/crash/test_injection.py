@@ -56,3 +56,10 @@ def find(start: Start, call: str, suffix: str) -> Point:
 def test_a_job_ends_well_after_a_fault(workshop, start, fault, call, suffix):
     trial = Trial(start, find(start, call, suffix), fault)
     assert workshop.try_one(trial) == ([], True)
+
+
+def test_a_step_that_a_full_disk_did_not_take_is_not_said_to_be_durable(workshop, start):
+    """The folder's sync fails for good after the checkpoint's rename: the image goes on without saving."""
+    syncs = [point for point in start.points if point.syscall == "fsync" and point.path == "outputs/job"]
+    for point in syncs:
+        assert workshop.try_one(Trial(start, point, "ENOSPC", lasting=True)) == ([], True)

@@ -58,9 +58,9 @@ def test_a_torn_file_and_an_error_are_faults():
 def test_events_say_what_is_durable():
     lines = [
         '{"event": "ImageStarted", "stem": "a"}\n',
-        '{"event": "StepDone", "stem": "a", "report": {"index": 1}}\n',
-        '{"event": "StepDone", "stem": "a", "report": {"index": 2}}\n',
+        '{"event": "StepDone", "stem": "a", "durable_step": 1}\n',
+        '{"event": "StepDone", "stem": "a", "durable_step": 2}\n',
         '{"event": "ImageDone", "stem": "a"}\n',
-        '{"event": "StepDone", "stem": "a", "report": {"index": 3}',
+        '{"event": "StepDone", "stem": "a", "durable_step": 3',
     ]
     assert Acknowledged.read(lines) == Acknowledged({"a": 2}, frozenset({"a"}))

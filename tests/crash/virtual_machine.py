@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -13,17 +14,19 @@ from typing import TypeVar
 from crash.broken_writers import BROKEN
 from crash.laboratory import MAKE, STEPS, Cut, Laboratory, open_laboratory
 from crash.machine import Kept, Machine
-from crash.report import Fault, Result, Scale, Tally
+from crash.report import Fault, Result, Scale, Tally, tell
 
 CUTS = 200  # of each file system
 SHARE_OF_RECOVERY = 0.25  # of the cuts: while an interrupted job goes on
 SHARE_INTERRUPTED = 0.25  # of all cuts: the power goes once more while the disk is mounted and surveyed
 FINISHED = 6  # of the cuts, run to their end
-EVENTS_BETWEEN = 3  # a machine is kept at every third event, and runs to the next one at most
+EVENTS_BETWEEN = 2  # a machine is kept at every second event, and runs to the next one at most
+CUTS_OF_A_TAKE = 4
 MOUNT_SECONDS = 1.5  # about as long as a recovery takes until the program knows where it stands
 ENOUGH, TRIALS = 1, 40  # bad states of a broken writer after which it counts as caught, cuts after which it does not
 
 REAL, LATE = ["-m", "anima_batch"], ["-m", "crash.late_writer"]
+REPLACED = 2  # steps after which the next one's checkpoint replaces an older one, whose blocks can be torn
 # Broken only while a finished picture is recorded; the others are whenever something is saved.
 BROKEN_AT_THE_END = ("picture not synced", "manifest before picture", "checkpoint removed first")
 
@@ -45,17 +48,24 @@ class Moment:
 class Trial:
     """The power goes `seconds` after the moment, and once more `interrupted` seconds after recovery has begun."""
 
-    moment: Moment
     seconds: float
     interrupted: float | None
     to_the_end: bool
 
 
+@dataclass(frozen=True)
+class Take:
+    """A moment, and the trials that begin with it in the order of their times."""
+
+    moment: Moment
+    trials: tuple[Trial, ...]
+
+
 def measure(scale: Scale) -> Iterator[Result]:
     """Random cuts on each file system, some of them during the recovery from another."""
-    laboratory = open_laboratory(scale.scratch)
-    for kind in MAKE:
-        yield _measure_kind(laboratory, kind, scale)
+    pool = ThreadPoolExecutor(len(MAKE))  # while one waits for its slow disk the other may not
+    with open_laboratory(scale.scratch) as laboratory, pool:
+        yield from pool.map(lambda kind: _measure_kind(laboratory, kind, scale), MAKE)
 
 
 def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
@@ -64,12 +74,19 @@ def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
         film = pool.submit(film_both, laboratory, kind, draw)
         late = pool.submit(keep_late, laboratory, kind)
     (job, recovery), tally = film.result(), Tally()
-    plan = plan_cuts(job, recovery, scale, draw)
-    for faults, where in _side_by_side(lambda trial: try_cut(laboratory, kind, trial), plan):
+    tell(f"{kind}: {len(job)} moments of a job and {len(recovery)} of a recovery kept, {_since(started)}")
+    takes = plan_takes(job, recovery, scale, draw)
+    for faults, where in itertools.chain.from_iterable(
+        _side_by_side(lambda take: try_take(laboratory, kind, take), takes)
+    ):
         tally.add(faults, where)
-    controls = {
-        name: count_bad(laboratory, kind, late.result(), name, scale.draw(f"{name} on {kind}")) for name in BROKEN
-    }
+        if faults:
+            tell(f"{kind}: {where}: {'; '.join(f'{fault.kind}: {fault.text}' for fault in faults)}")
+    tell(f"{kind}: {tally.states} cuts, {tally.bad} bad, {_since(started)}")
+    controls = {}
+    for name in BROKEN:
+        controls[name] = count_bad(laboratory, kind, late.result(), name, scale.draw(f"{name} on {kind}"))
+        tell(f"{kind}: {name}: {controls[name]} bad, {_since(started)}")
     for kept in (late.result(), *(moment.kept for moment in (*job, *recovery))):
         kept.remove()
     return Result(
@@ -82,37 +99,50 @@ def _measure_kind(laboratory: Laboratory, kind: str, scale: Scale) -> Result:
         examples=tuple(tally.examples),
         details={
             "kinds": tally.kinds,
-            "during a recovery": sum(trial.moment.is_recovery for trial in plan),
-            "cut again while mounted": sum(trial.interrupted is not None for trial in plan),
-            "finished": sum(trial.to_the_end for trial in plan),
+            "during a recovery": sum(len(take.trials) for take in takes if take.moment.is_recovery),
+            "cut again while mounted": sum(trial.interrupted is not None for take in takes for trial in take.trials),
+            "finished": sum(trial.to_the_end for take in takes for trial in take.trials),
         },
     )
 
 
-def plan_cuts(job: Sequence[Moment], recovery: Sequence[Moment], scale: Scale, draw: random.Random) -> list[Trial]:
-    """Cuts at random times, each moment in its turn; some are cut again or run to their end."""
+def _since(started: float) -> str:
+    return f"{time.monotonic() - started:.0f} s"
+
+
+def plan_takes(job: Sequence[Moment], recovery: Sequence[Moment], scale: Scale, draw: random.Random) -> list[Take]:
+    """Cuts at random times after each moment in its turn; some are cut again or run to their end."""
     count = scale.of(CUTS)
     of_recovery = max(1, round(count * SHARE_OF_RECOVERY))
     to_finish = set(draw.sample(range(count), min(count, scale.of(FINISHED))))
-    trials = []
-    for number in range(count):
-        moments = recovery if number < of_recovery else job
-        moment = moments[number % len(moments)]
-        seconds = draw.uniform(0, 1.1 * moment.seconds)  # reaches into the next one
-        interrupted = draw.uniform(0, MOUNT_SECONDS) if draw.random() < SHARE_INTERRUPTED else None
-        trials.append(Trial(moment, seconds, interrupted, to_the_end=number in to_finish))
-    return trials
+    numbers = [list(range(of_recovery)), list(range(of_recovery, count))]
+    takes = []
+    for moments, wanted in zip((recovery, job), numbers, strict=True):
+        for turn, first in enumerate(range(0, len(wanted), CUTS_OF_A_TAKE)):
+            moment = moments[turn % len(moments)]
+            trials = [_draw_trial(moment, draw, to_the_end=n in to_finish) for n in wanted[first:][:CUTS_OF_A_TAKE]]
+            takes.append(Take(moment, tuple(sorted(trials, key=lambda trial: trial.seconds))))
+    return takes
 
 
-def try_cut(laboratory: Laboratory, kind: str, trial: Trial) -> tuple[tuple[Fault, ...], str]:
-    """The promises that the cut broke, and when it was."""
-    cut = make_cut(laboratory, trial.moment, trial.seconds)
-    faults = laboratory.examine(kind, cut, interrupted=trial.interrupted)
-    if trial.to_the_end:
-        faults = (*faults, *laboratory.finish(kind, cut))
-    cut.disk.unlink()
-    again = "" if trial.interrupted is None else f", and {trial.interrupted:.3f} s after recovery began"
-    return faults, cut.where + again
+def _draw_trial(moment: Moment, draw: random.Random, *, to_the_end: bool) -> Trial:
+    seconds = draw.uniform(0, 1.1 * moment.seconds)  # reaches into the next one
+    interrupted = draw.uniform(0, MOUNT_SECONDS) if draw.random() < SHARE_INTERRUPTED else None
+    return Trial(seconds, interrupted, to_the_end)
+
+
+def try_take(laboratory: Laboratory, kind: str, take: Take) -> list[tuple[tuple[Fault, ...], str]]:
+    """For each cut the promises that it broke, and when it was."""
+    found = []
+    cuts = make_cuts(laboratory, take.moment, [trial.seconds for trial in take.trials])
+    for cut, trial in zip(cuts, take.trials, strict=True):
+        faults = laboratory.examine(kind, cut, interrupted=trial.interrupted)
+        if trial.to_the_end:
+            faults = (*faults, *laboratory.finish(kind, cut))
+        cut.disk.unlink()
+        again = "" if trial.interrupted is None else f", and {trial.interrupted:.3f} s after recovery began"
+        found.append((faults, cut.where + again))
+    return found
 
 
 def film_both(laboratory: Laboratory, kind: str, draw: random.Random) -> tuple[list[Moment], list[Moment]]:
@@ -130,7 +160,7 @@ def film_job(laboratory: Laboratory, kind: str) -> list[Moment]:
 def film_recovery(laboratory: Laboratory, kind: str, moments: Sequence[Moment], draw: random.Random) -> list[Moment]:
     """Moments of the same job after it was cut in its middle."""
     middle = moments[len(moments) // 3]
-    cut = make_cut(laboratory, middle, draw.uniform(0, middle.seconds))
+    (cut,) = make_cuts(laboratory, middle, [draw.uniform(0, middle.seconds)])
     with laboratory.resumed_job(kind, REAL, cut) as machine:
         return _film(laboratory, machine, f"recovery from ({cut.where})", is_recovery=True)
 
@@ -163,17 +193,36 @@ def _has_ended(machine: Machine) -> bool:
     return '"BatchEnded"' in machine.events
 
 
-def make_cut(laboratory: Laboratory, moment: Moment, seconds: float) -> Cut:
-    """Let the job go on from the moment for so long, then kill its machine."""
+def make_cuts(laboratory: Laboratory, moment: Moment, times: Sequence[float]) -> list[Cut]:
+    """Let the job go on from the moment; its machine is killed at the last of the times, in seconds.
+
+    At the others all its threads are stopped while the disk is copied: it has what a kill would have left there.
+    """
+    cuts = []
     with laboratory.restore(moment.kept, slow=True) as machine:
-        time.sleep(seconds)
-        return _kill(machine, f"{moment.name}, {seconds:.3f} s later")
+        started, frozen = time.monotonic(), 0.0
+        for seconds in times:
+            time.sleep(max(0.0, started + frozen + seconds - time.monotonic()))
+            stopped = time.monotonic()
+            if seconds == times[-1]:
+                machine.kill()
+                disk = machine.disk
+            else:
+                machine.freeze(disk := laboratory.new_path("disk"))
+            cuts.append(Cut(disk, _read_whole_lines(machine), f"{moment.name}, {seconds:.3f} s later"))
+            machine.thaw()
+            frozen += time.monotonic() - stopped
+    return cuts
 
 
 def _kill(machine: Machine, where: str) -> Cut:
     machine.kill()
+    return Cut(machine.disk, _read_whole_lines(machine), where)
+
+
+def _read_whole_lines(machine: Machine) -> str:
     told = machine.events
-    return Cut(machine.disk, told[: told.rfind("\n") + 1], where)
+    return told[: told.rfind("\n") + 1]
 
 
 def keep_late(laboratory: Laboratory, kind: str) -> Kept:
@@ -185,25 +234,39 @@ def keep_late(laboratory: Laboratory, kind: str) -> Kept:
 def count_bad(laboratory: Laboratory, kind: str, late: Kept, name: str, draw: random.Random) -> int:
     """Bad states of a broken writer, up to enough."""
 
-    def try_one(moment: tuple[int, float]) -> bool:
-        step, seconds = moment
+    def try_one(seconds: float) -> bool:
         with laboratory.restore(late, slow=True) as machine:
             machine.ask("choose", name=name)
-            machine.wait_for(lambda events: events.count('"StepDone"') >= step)
+            machine.wait_for(_is_after(step))
             time.sleep(seconds)
             cut = _kill(machine, f"{name}, {seconds:.3f} s after step {step}")
         faults = laboratory.examine(kind, cut)
         cut.disk.unlink()
         return bool(faults)
 
-    last = name in BROKEN_AT_THE_END
-    moments = [(STEPS if last else draw.randint(1, 2), draw.uniform(0, 0.5)) for _ in range(TRIALS)]
+    step = STEPS if name in BROKEN_AT_THE_END else REPLACED
+    span = _measure_span(laboratory, late, name, step)
+    moments = [draw.uniform(0, 1.2 * span) for _ in range(TRIALS)]
     bad = 0
     for is_bad in _side_by_side(try_one, moments, together=_workers()):
         bad += is_bad
         if bad >= ENOUGH:
             break
     return bad
+
+
+def _measure_span(laboratory: Laboratory, late: Kept, name: str, step: int) -> float:
+    """Seconds from a step to what comes next: another step, or the image's end, for which it is decoded."""
+    with laboratory.restore(late, slow=True) as machine:
+        machine.ask("choose", name=name)
+        machine.wait_for(_is_after(step))
+        started = time.monotonic()
+        _wait_for_more(machine, 1)
+        return time.monotonic() - started
+
+
+def _is_after(step: int) -> Callable[[str], bool]:
+    return lambda events: events.count('"StepDone"') >= step
 
 
 def _side_by_side(work: Callable[[_In], _Out], items: Sequence[_In], *, together: int = 0) -> Iterator[_Out]:
@@ -218,4 +281,5 @@ def _side_by_side(work: Callable[[_In], _Out], items: Sequence[_In], *, together
 
 
 def _workers() -> int:
+    """Of each kind of file system: twice as many in all as there are processors, since a slow disk is waited for."""
     return os.cpu_count() or 1
