@@ -27,7 +27,8 @@ def write_table(workspace, job, backend="onnx"):
     batch = open_batch(workspace.folder / job, workspace.folder, draw=False)
     path = measured_table_path(batch, backend)
     path.parent.mkdir(parents=True)
-    table = load_table("rock-5c").model_copy(update={"name": "here", "end_seconds": 16 * 4500.0, "decode_seconds": None})
+    changes = {"name": "here", "end_seconds": 16 * 4500.0, "decode_seconds": None}
+    table = load_table("rock-5c").model_copy(update=changes)
     path.write_text(table.model_dump_json())
     return path
 
