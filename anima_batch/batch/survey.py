@@ -142,13 +142,13 @@ def measure(manifest: Manifest) -> Measurement:
     """What a finished image took."""
     timings, request = manifest.timings, manifest.request
     work = work_left(request.width * request.height, [step.passes for step in manifest.steps], 0)
-    computed = math.fsum(step.seconds for step in manifest.steps if step.passes)
+    opening = timings.load + timings.init + timings.release
+    exposed = max(0.0, timings.denoise - timings.run - timings.host)  # sessions opened while others ran took no time
     return Measurement(
         work,
-        computed_seconds=computed,
+        computed_seconds=math.fsum(step.seconds for step in manifest.steps if step.passes),
         forecast_seconds=math.fsum(step.seconds for step in manifest.steps if not step.passes),
-        # Sessions that were opened while others ran took no time of their own.
-        fixed_seconds=min(max(0.0, timings.denoise - timings.run - timings.host), computed),
+        fixed_seconds=min(opening, exposed),
         other_seconds=max(0.0, timings.total - timings.encode - timings.denoise - timings.decode),
         encode_seconds=timings.encode,
         decode_seconds=timings.decode,
