@@ -53,9 +53,10 @@ def plan(
 
     opened = batch.open_batch(job, workspace, draw=False)
     found = batch.plan_batch(opened, batch.survey(opened), board=board)
-    results.show_warnings(opened.warnings)
+    warnings = [*opened.warnings, *found.warnings]
+    results.show_warnings(warnings)
     if json:
-        results.show_json({**results.plan_json(found), "warnings": list(opened.warnings)})
+        results.show_json({**results.plan_json(found), "warnings": warnings})
     else:
         results.show_plan(found)
 

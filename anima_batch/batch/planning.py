@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from anima_batch.batch.opening import Batch, sampling_key, without_collector
@@ -39,10 +40,11 @@ def plan_batch(
     triples = ((image, request_id, passes(image.request)) for image, request_id in batch.identified_images())
     progress = {request_id: entry.progress for request_id, entry in found.items()}
     largest = max((_checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
-    rates = _learn_rates(batch, found, board)
+    rates, warnings = _learn_rates(batch, found, board)
     sizes = {"checkpoint_bytes": largest, "embeds_bytes": _embeds_bytes(batch.model_set)}
     with without_collector():
-        return make_plan(triples, progress, rates, **sizes, retry_failed=retry_failed)
+        plan = make_plan(triples, progress, rates, **sizes, retry_failed=retry_failed)
+    return replace(plan, warnings=warnings)
 
 
 def _one_a_kind(images: Sequence[JobImage]) -> list[JobImage]:
@@ -68,15 +70,20 @@ def _embeds_bytes(model_set: ModelSet) -> int:
     return 4 * model_set.description.text.context_rows * model_set.description.transformer.context_dim
 
 
-def _learn_rates(batch: Batch, found: Mapping[str, Found], board: str | None) -> Rates:
+def _learn_rates(batch: Batch, found: Mapping[str, Found], board: str | None) -> tuple[Rates, tuple[str, ...]]:
+    """The rates, and a warning of a table that cannot be used: no run stops for want of an ETA."""
     if board is not None:
-        return Rates(simulated=simulated_estimate(batch, load_table(board)))
+        return Rates(simulated=simulated_estimate(batch, load_table(board))), ()
     own = tuple(entry.measurement for entry in found.values() if entry.measurement)
     if len(own) < MEASURED_IMAGES:
         own = own or tuple(map(measure, _other_manifests(batch)))
-        if len(own) < MEASURED_IMAGES and (table := find_table(batch)) is not None:
-            return Rates(own, simulated_estimate(batch, table))
-    return Rates(own)
+    if len(own) >= MEASURED_IMAGES:
+        return Rates(own), ()
+    try:
+        table = find_table(batch)
+    except AnimaBatchError as error:
+        return Rates(own), error.lines
+    return Rates(own, None if table is None else simulated_estimate(batch, table)), ()
 
 
 def _other_manifests(batch: Batch) -> list[Manifest]:

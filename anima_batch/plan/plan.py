@@ -68,13 +68,14 @@ class PlannedImage:
 class Plan:
     """All images of a job in order; what the largest one's checkpoints take, and the embeddings of one prompt.
 
-    `simulated`: its times are not measured ones.
+    `simulated`: its times are not measured ones. `warnings`: what it could not use.
     """
 
     images: tuple[PlannedImage, ...]
     checkpoint_bytes: int = 0
     embeds_bytes: int = 0
     simulated: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def pending(self) -> tuple[PlannedImage, ...]:

@@ -1,5 +1,7 @@
 """The ETA of a plan before there are times: simulated where a timing table is known, and said to be."""
 
+import json
+
 import pytest
 
 from anima_batch.batch import open_batch
@@ -69,12 +71,15 @@ def test_a_measured_table_gives_the_eta_until_two_images_are_done(workspace):
     assert 0 < plan["estimated_seconds"] < 1000
 
 
-def test_a_broken_measured_table_is_told_with_its_path(workspace):
+def test_a_broken_measured_table_is_a_warning_of_the_plan_and_stops_nothing(workspace):
     job = workspace.write_job(JOB.format(backend="auto"))
     path = write_table(workspace, job)
     path.write_text("{")
-    ended = workspace.run("plan", job, check=2)
-    assert f"{path.relative_to(workspace.folder)}: a timing table must be TOML or JSON" in ended.stderr
+    ended = workspace.run("plan", job, "--json")
+    assert f"warning: {path.relative_to(workspace.folder)}: a timing table must be TOML or JSON" in ended.stderr
+    plan = json.loads(ended.stdout)
+    assert (plan["simulated"], plan["estimated_seconds"], len(plan["warnings"])) == (False, None, 1)
+    workspace.run("run", job, "--limit", "1")
 
 
 @pytest.fixture
