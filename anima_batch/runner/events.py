@@ -30,7 +30,7 @@ class ImageStarted:
 
 @dataclass(frozen=True)
 class StepDone:
-    """A step that is done; after a cut the image goes on behind `durable_step`, which is this one unless the disk is full.
+    """A step that is done; after a cut the image goes on behind `durable_step`: this one, unless the disk is full.
 
     Seconds to go are for this image and for the batch, None while nothing is known.
     """
