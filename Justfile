@@ -62,3 +62,7 @@ crash-quick *arguments:
 # Hostile files for everything that reads: Hypothesis, and atheris where it is installed
 fuzz *arguments:
     PYTHONPATH=tests {{python}} -m fuzz.campaign {{arguments}}
+
+# How far the ETA after two images is from the time that the rest of a mixed job takes: two minutes
+eta:
+    {{python}} -m studies.eta
