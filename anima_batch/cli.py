@@ -67,6 +67,14 @@ def run(
     backend: Annotated[Literal["auto", "onnx", "rknn"] | None, typer.Option(help="Over the job's backend.")] = None,
     staging: Annotated[Staging | None, typer.Option(help="Over the job's run.staging.")] = None,
     pinned: Annotated[int | None, typer.Option(min=0, help="Over the job's run.pinned.")] = None,
+    ahead_mib: Annotated[int | None, typer.Option(min=1, help="Over the job's run.ahead_mib.")] = None,
+    min_available_mib: Annotated[int | None, typer.Option(min=0, help="Over the job's run.min_available_mib.")] = None,
+    max_swap_growth_mib: Annotated[
+        int | None, typer.Option(min=0, help="Over the job's run.max_swap_growth_mib.")
+    ] = None,
+    interleave: Annotated[
+        bool | None, typer.Option("--interleave/--no-interleave", help="Over the job's run.interleave.")
+    ] = None,
     core_mask: Annotated[
         Literal["0", "1", "2", "0+1"] | None, typer.Option(help="Over the job's run.core_mask.")
     ] = None,
@@ -82,6 +90,10 @@ def run(
     flags = {
         "staging": staging,
         "pinned": pinned,
+        "ahead_mib": ahead_mib,
+        "min_available_mib": min_available_mib,
+        "max_swap_growth_mib": max_swap_growth_mib,
+        "interleave": interleave,
         "core_mask": core_mask,
         "threads": threads,
         "recycle": recycle,
