@@ -325,6 +325,47 @@ def bench_checkpoint(
         results.show_checkpoint_costs(costs)
 
 
+@bench.command("simulate")
+def bench_simulate(
+    board: Annotated[
+        str, typer.Option("--board", "--table", help="A built-in timing table, or the file of a measured one.")
+    ] = "rock-5c",
+    steps: Annotated[int, typer.Option(min=1, max=200, help="Steps of the image.")] = 20,
+    policy: Annotated[Literal["full", "spectrum"], typer.Option(help="Which steps are computed.")] = "full",
+    staging: Annotated[
+        Literal["on-demand", "ahead", "pinned", "resident", "cached"] | None,
+        typer.Option(help="This one alone, with what it rests on; all choices otherwise."),
+    ] = None,
+    interleave: Annotated[
+        bool | None,
+        typer.Option("--interleave/--no-interleave", help="CFG streams in turn; on demand this is off otherwise."),
+    ] = None,
+    cores: Annotated[int, typer.Option(min=1, help="Accelerator cores; 2: attention on one, mlp on the other.")] = 1,
+    pinned: Annotated[int, typer.Option(min=0, help="Sessions that stay open (pinned, cached).")] = 16,
+    figure: Annotated[Path | None, typer.Option(help="Draw a step's timeline as this PNG.")] = None,
+    json: Json = False,
+) -> None:
+    """Simulate the denoising of an image from a timing table: staging, interleaving, cores."""
+    from anima_batch import board as boards
+    from anima_batch.board import picture
+    from anima_batch.console import simulations
+    from anima_batch.job import ImageRequest, built_in_policies
+    from anima_batch.sampling import planned_passes
+
+    table = boards.load_table(board)
+    asked = built_in_policies()[policy]
+    request = ImageRequest(prompt="", seed=0, width=table.width, height=table.height, steps=steps, policy=asked)
+    passes = planned_passes(request)
+    choices = boards.list_choices(table, pinned)
+    if staging is not None:
+        choices = [boards.make_choice(table, staging, interleave=interleave, cores=cores, pinned=pinned)]
+    found = [boards.simulate(table, passes, choice) for choice in choices]
+    if figure is not None:
+        picture.save_simulations(found, figure)
+    weighed = list(boards.weigh_assumptions(found[0])) if staging is not None else []
+    simulations.show(found, policy, weighed, json=json)
+
+
 @app.callback(invoke_without_command=True)
 def show_version(
     *, version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False

@@ -37,10 +37,14 @@ class Choice:
         contexts = ", a context a stream" if self.contexts_per_stream else ""
         return f"{staging}, {'interleaved' if self.interleave else 'plain'}{cores}{contexts}"
 
-    def check(self, table: Table) -> None:
-        """Raise UsageError for what the machine does not have."""
-        if not 1 <= self.cores <= min(2, table.cores):
-            raise UsageError(f"--cores: must be 1 to {min(2, table.cores)} on {table.name}, got {self.cores}")
+
+def make_choice(
+    table: Table, staging: Staging, *, interleave: bool | None = None, cores: int = 1, pinned: int = 16
+) -> Choice:
+    """The choice; on demand the plain order is meant, as published, elsewhere interleaving. Raises UsageError."""
+    if not 1 <= cores <= min(2, table.cores):
+        raise UsageError(f"--cores: must be 1 to {min(2, table.cores)} on {table.name}, got {cores}")
+    return Choice(staging, staging != "on-demand" if interleave is None else interleave, cores, pinned)
 
 
 def list_choices(table: Table, pinned: int = 16) -> list[Choice]:

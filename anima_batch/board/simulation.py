@@ -61,13 +61,33 @@ class Simulation:
     @property
     def peak_bytes(self) -> int:
         """The most that the files of open sessions came to at once."""
+        return self._peak([times.bytes for times in map(self.table.times, BRANCHES)])
+
+    @property
+    def peak_sessions(self) -> int:
+        """The most that were open at once."""
+        return self._peak([1] * len(BRANCHES))
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether so many sessions can be open at once; None where nobody tried."""
+        return None if self.table.sessions_fit is None else self.peak_sessions <= self.table.sessions_fit
+
+    def _peak(self, sizes: Sequence[int]) -> int:
+        """The largest sum over what is open of a size for each branch."""
         changes = []
         for event in self.events:
             if event.activity.kind in ("load", "release"):
                 assert event.activity.subgraph is not None
-                size = self.table.times(BRANCHES[event.activity.subgraph % len(BRANCHES)]).bytes
+                size = sizes[event.activity.subgraph % len(BRANCHES)]
                 changes.append((event.start, size) if event.activity.kind == "load" else (event.end, -size))
         return max(itertools.accumulate(size for _, size in sorted(changes)), default=0)
+
+    @property
+    def shown_step(self) -> int:
+        """A computed step that tells most, from 1: the second, since the first begins cold; else the first there is."""
+        computed = [step for step, passes in enumerate(self.passes, start=1) if passes]
+        return (computed[1:2] or computed[:1] or [1])[0]
 
     def events_of_step(self, step: int) -> list[Event]:
         """What was under way in a step (from 1), also of its neighbours."""

@@ -67,6 +67,7 @@ class Table(_Frozen):
     is no NPU, the accelerator share; `run_cpus`: how many of them a run keeps busy (0 for an NPU, the threads of ONNX
     Runtime). `begin` and `end`: the host's work in a computed step before the first and after the last block.
     `overlap_slowdown`: how many times as long work takes while other work is under way, for want of memory bandwidth.
+    `sessions_fit`: how many sessions can be open at once, null where nobody tried.
     `model_set`: the digest of the model set that was measured, null where that is not the point.
     """
 
@@ -82,6 +83,7 @@ class Table(_Frozen):
     cores: int = Field(ge=1, le=16)
     cpus: int = Field(ge=1, le=4096)
     run_cpus: float = Field(ge=0, le=4096)
+    sessions_fit: int | None = Field(default=None, ge=1)
     overlap_slowdown: float = Field(default=1.0, ge=1, le=100)
     begin_seconds: Seconds
     end_seconds: Seconds

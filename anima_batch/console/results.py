@@ -50,7 +50,8 @@ def show_progress(message: str) -> None:
     print(printable(message), file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def show_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table without lines, as wide as the terminal; elsewhere a row is a line."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in headers:
         table.add_column(header, no_wrap=not sys.stdout.isatty(), overflow="fold")
@@ -102,7 +103,7 @@ def show_plan(plan: Plan) -> None:
         )
         for planned in plan.images[:ROWS_SHOWN]
     ]
-    _show_table(("action", "image", "steps", "passes", "ETA", "why"), rows)
+    show_table(("action", "image", "steps", "passes", "ETA", "why"), rows)
     if len(plan.images) > ROWS_SHOWN:
         show_line(f"... and {len(plan.images) - ROWS_SHOWN} more: --json lists all")
     show_line(summarise_plan(plan))
@@ -126,7 +127,7 @@ def show_status(plan: Plan) -> None:
         if planned.status in ("begun", "failed") or planned.reason
     ]
     if rows:
-        _show_table(("status", "image", "steps", "why"), rows)
+        show_table(("status", "image", "steps", "why"), rows)
     show_line(", ".join(f"{plan.count(status)} {status}" for status in ("done", "failed", "begun", "waiting")))
 
 
@@ -194,7 +195,7 @@ def show_model_sets(model_sets: Sequence[ModelSet]) -> None:
         )
         for entry in model_sets
     ]
-    _show_table(("name", "digest", "blocks", "sizes", "MB", "license"), rows)
+    show_table(("name", "digest", "blocks", "sizes", "MB", "license"), rows)
 
 
 def show_model_set(model_set: ModelSet) -> None:
@@ -206,7 +207,7 @@ def show_model_set(model_set: ModelSet) -> None:
         for name, text in _flatten(key, list(value) if isinstance(value, tuple) else value):
             show_line(f"  {name}: {text}")
     rows = [(part.role, part.path, part.bytes, part.xxh3_128) for part in description.components]
-    _show_table(("role", "path", "bytes", "xxh3_128"), rows)
+    show_table(("role", "path", "bytes", "xxh3_128"), rows)
 
 
 def show_checkpoint_costs(costs: Sequence[CheckpointCost]) -> None:
@@ -221,7 +222,7 @@ def show_checkpoint_costs(costs: Sequence[CheckpointCost]) -> None:
         )
         for cost in costs
     ]
-    _show_table(("history", "sampler ms", "save ms", "step ms, median", "step ms, max"), rows)
+    show_table(("history", "sampler ms", "save ms", "step ms, median", "step ms, max"), rows)
 
 
 def check_json(check: Check) -> dict[str, Any]:
@@ -231,7 +232,7 @@ def check_json(check: Check) -> dict[str, Any]:
 
 def show_checks(checks: Sequence[Check]) -> None:
     """One row each, then the fixes on lines of their own: a command that a cell folds cannot be copied."""
-    _show_table(("status", "check", "found", "allowed"), ((c.status, c.name, c.found, c.allowed) for c in checks))
+    show_table(("status", "check", "found", "allowed"), ((c.status, c.name, c.found, c.allowed) for c in checks))
     for check in checks:
         if check.fix:
             show_line(f"to mend {check.name}: {shorten(check.fix)}")
