@@ -130,6 +130,8 @@ class RknnSession:
         if not isinstance(outputs, list) or len(outputs) != 1:
             raise BackendError(f"{where}: inference gave no output{said}: {self._caller.advice}")
         output = check_output(where, outputs[0], tuple(map(int, self._output.shape)))
+        if not output.flags.owndata:  # perhaps the runtime's own buffer, which the next run or the release takes away
+            output = output.copy()
         _check_finite(where, self._output.name, output)
         self._watch.add("run", str(self._caller.path), started)
         return output

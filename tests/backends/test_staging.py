@@ -2,12 +2,18 @@
 
 import contextlib
 import itertools
+import os
+import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import anima_batch
 from anima_batch.anima.conditioning import Conditioning
 from anima_batch.anima.config import subgraph_keys
 from anima_batch.anima.pipeline import open_pipeline
@@ -238,6 +244,28 @@ def test_ahead_a_pass_that_is_broken_off_closes_what_was_opened_for_it():
     assert threading.active_count() == before
 
 
+READ_AHEAD = """
+from anima_batch.anima.config import subgraph_keys
+from anima_batch.backends.onnx import OnnxBackend
+from anima_batch.backends.staging import Staging
+from anima_batch.model_set import built_in_folder, load_model_set
+model_set, backend = load_model_set(built_in_folder() / "picture-book"), OnnxBackend(1)
+files = {key.role: model_set.path(key.role) for key in subgraph_keys(1)}
+with Staging(lambda role: backend.open(files[role]), files=files).walk(list(files)) as walk:
+    for role in files:
+        walk.take(role)
+"""
+
+
+def test_while_a_graph_is_opened_the_system_reads_the_file_after_it_and_at_the_end_the_first_again(need_tool):
+    words = [need_tool("strace"), "-f", "-y", "-e", "trace=fadvise64", sys.executable, "-c", READ_AHEAD]
+    environment = {**os.environ, "PYTHONPATH": str(Path(anima_batch.__file__).parents[1])}
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    advised = re.findall(r"/transformer/(\S+)>, 0, 0, POSIX_FADV_WILLNEED\) += 0", ended.stderr)
+    assert advised == ["00.cross_attn.onnx", "00.mlp.onnx", "00.self_attn.onnx"]
+
+
 class ShortFrom:
     """A gate that finds memory short from the n-th look on."""
 
@@ -297,7 +325,7 @@ def test_every_staging_interleaving_and_number_of_cores_gives_the_same_velocity_
     rows = rng.standard_normal((2, 32, 64), np.float32)
     latents = rng.standard_normal((16, 16, 24), np.float32)
     sigmas = make_sigmas("simple", 4, 3.0)
-    results, before = {}, threading.active_count()
+    results, before = {}, (threading.active_count(), len(os.listdir("/proc/self/fd")))
     for staging, interleave, cores in CHOICES:
         pipeline = open_pipeline(PICTURE_BOOK, "onnx", RunSpec(staging=staging, pinned=5, threads=1))
         pipeline._engine = replace(pipeline._engine, interleave=interleave, cores=cores)
@@ -308,4 +336,4 @@ def test_every_staging_interleaving_and_number_of_cores_gives_the_same_velocity_
         pipeline.close()
     assert not np.array_equal(*features)
     assert len(set(results.values())) == 1
-    assert threading.active_count() == before
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
