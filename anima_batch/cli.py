@@ -39,13 +39,20 @@ Staging = Literal["auto", "on-demand", "ahead", "pinned", "resident"]
 
 
 @app.command()
-def plan(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
+def plan(
+    job: Job,
+    workspace: Workspace = Path(),
+    board: Annotated[
+        str | None, typer.Option(help="The ETA on that board, simulated: a built-in timing table, or a file.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """Show what a run would do, how long it takes and how much disk it needs; writes nothing."""
     from anima_batch import batch
     from anima_batch.console import results
 
     opened = batch.open_batch(job, workspace, draw=False)
-    found = batch.plan_batch(opened, batch.survey(opened))
+    found = batch.plan_batch(opened, batch.survey(opened), board=board)
     results.show_warnings(opened.warnings)
     if json:
         results.show_json({**results.plan_json(found), "warnings": list(opened.warnings)})

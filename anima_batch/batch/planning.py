@@ -7,19 +7,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anima_batch.batch.opening import Batch, sampling_key, without_collector
+from anima_batch.batch.outlook import find_table, simulated_estimate
 from anima_batch.batch.survey import Found, measure
+from anima_batch.board import load_table
 from anima_batch.errors import AnimaBatchError
 from anima_batch.job import ImageRequest, JobImage
 from anima_batch.model_set import ModelSet
-from anima_batch.plan import Plan, Rates, make_plan
+from anima_batch.plan import MEASURED_IMAGES, Plan, Rates, make_plan
 from anima_batch.sampling import planned_passes
 from anima_batch.store import Manifest, read_manifest
 
 LEARN_FROM = 20  # manifests of other jobs that are read for their speed while this job has none
 
 
-def plan_batch(batch: Batch, found: Mapping[str, Found], *, retry_failed: bool = False) -> Plan:
-    """The plan for what was found; its ETA comes from finished images of the job, else of others of the same set."""
+def plan_batch(
+    batch: Batch, found: Mapping[str, Found], *, retry_failed: bool = False, board: str | None = None
+) -> Plan:
+    """The plan for what was found. Raises UsageError for a board that is not known.
+
+    Its ETA comes from finished images of the job, else of others of the same set, else from a simulation; for a board
+    that is named, always from that.
+    """
     known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
     def passes(request: ImageRequest) -> tuple[int, ...]:
@@ -31,7 +39,7 @@ def plan_batch(batch: Batch, found: Mapping[str, Found], *, retry_failed: bool =
     triples = ((image, request_id, passes(image.request)) for image, request_id in batch.identified_images())
     progress = {request_id: entry.progress for request_id, entry in found.items()}
     largest = max((_checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
-    rates = _learn_rates(batch, found)
+    rates = _learn_rates(batch, found, board)
     sizes = {"checkpoint_bytes": largest, "embeds_bytes": _embeds_bytes(batch.model_set)}
     with without_collector():
         return make_plan(triples, progress, rates, **sizes, retry_failed=retry_failed)
@@ -60,9 +68,15 @@ def _embeds_bytes(model_set: ModelSet) -> int:
     return 4 * model_set.description.text.context_rows * model_set.description.transformer.context_dim
 
 
-def _learn_rates(batch: Batch, found: Mapping[str, Found]) -> Rates:
+def _learn_rates(batch: Batch, found: Mapping[str, Found], board: str | None) -> Rates:
+    if board is not None:
+        return Rates(simulated=simulated_estimate(batch, load_table(board)))
     own = tuple(entry.measurement for entry in found.values() if entry.measurement)
-    return Rates(own or tuple(map(measure, _other_manifests(batch))))
+    if len(own) < MEASURED_IMAGES:
+        own = own or tuple(map(measure, _other_manifests(batch)))
+        if len(own) < MEASURED_IMAGES and (table := find_table(batch)) is not None:
+            return Rates(own, simulated_estimate(batch, table))
+    return Rates(own)
 
 
 def _other_manifests(batch: Batch) -> list[Manifest]:

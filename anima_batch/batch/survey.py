@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from anima_batch.batch.opening import Batch
 from anima_batch.files import sha256_bytes, storage_errors
-from anima_batch.plan import Measurement, Progress
+from anima_batch.plan import Measurement, Progress, work_left
 from anima_batch.store import (
     CheckpointFolder,
     CorruptError,
@@ -140,5 +141,15 @@ def find_dropped(batch: Batch) -> list[str]:
 def measure(manifest: Manifest) -> Measurement:
     """What a finished image took."""
     timings, request = manifest.timings, manifest.request
-    passes = sum(step.passes for step in manifest.steps)
-    return Measurement(request.width * request.height, passes, timings.denoise, timings.encode, timings.decode)
+    work = work_left(request.width * request.height, [step.passes for step in manifest.steps], 0)
+    computed = math.fsum(step.seconds for step in manifest.steps if step.passes)
+    return Measurement(
+        work,
+        computed_seconds=computed,
+        forecast_seconds=math.fsum(step.seconds for step in manifest.steps if not step.passes),
+        # Sessions that were opened while others ran took no time of their own.
+        fixed_seconds=min(max(0.0, timings.denoise - timings.run - timings.host), computed),
+        other_seconds=max(0.0, timings.total - timings.encode - timings.denoise - timings.decode),
+        encode_seconds=timings.encode,
+        decode_seconds=timings.decode,
+    )

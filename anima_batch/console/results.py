@@ -86,6 +86,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "pending": len(plan.pending),
         "passes": plan.passes,
         "estimated_seconds": plan.estimated_seconds,
+        "simulated": plan.simulated,
         "disk_bytes": plan.disk_bytes,
     }
 
@@ -112,9 +113,10 @@ def show_plan(plan: Plan) -> None:
 def summarise_plan(plan: Plan) -> str:
     """What a run would cost, in one line."""
     done, failed, begun = (plan.count(status) for status in ("done", "failed", "begun"))
+    origin = " (simulated)" if plan.simulated else ""
     return (
         f"{len(plan.images)} images: {len(plan.pending)} to make ({begun} begun), {done} done, {failed} failed; "
-        f"{plan.passes} transformer passes, ETA {format_seconds(plan.estimated_seconds)}, "
+        f"{plan.passes} transformer passes, ETA {format_seconds(plan.estimated_seconds)}{origin}, "
         f"up to {plan.disk_bytes / 1e6:.1f} MB"
     )
 

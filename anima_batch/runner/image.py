@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 
 from anima_batch.anima.conditioning import Conditioning
 from anima_batch.errors import AnimaBatchError
-from anima_batch.plan import Measurement, PlannedImage
+from anima_batch.plan import Measurement, PlannedImage, work_left
 from anima_batch.runner import attempts
 from anima_batch.runner.attempts import QuarantinedError, insist
 from anima_batch.runner.conditioning import PromptEncoder, load_conditioning
@@ -88,7 +88,6 @@ def _denoise(setting: Setting, task: Task, conditioning: Conditioning, course: C
     """The steps that are left, each durable before the next begins."""
     planned, request = task.planned, task.planned.image.request
     clock = BusyClock(course.begun.log.busy_seconds)
-    passes_left = planned.passes
     setting.worker.prepare(request, conditioning)
     course.sampling = True
     while course.begun.state.step < request.steps:
@@ -97,13 +96,18 @@ def _denoise(setting: Setting, task: Task, conditioning: Conditioning, course: C
         if told := setting.worker.tell_fallback():
             yield Notice(told)
         yield from save_checkpoint(task, conditioning, course)
-        passes_left -= report.passes
-        log = course.begun.log
-        measured = Measurement(request.width * request.height, log.passes, log.denoise_seconds, log.encode_seconds, 0.0)
-        yield StepDone(planned.stem, report, request.steps, *setting.forecast(measured, passes_left))
+        measured = _measure(planned.pixels, course.begun.log)
+        yield StepDone(planned.stem, report, request.steps, *setting.forecast(measured, report.index))
         if setting.stop:
             break
     course.sampling = False
+
+
+def _measure(pixels: int, log: ImageLog) -> Measurement:
+    """What the steps done so far took."""
+    work = dataclasses.replace(work_left(pixels, [report.passes for report in log.reports], 0), images=0)
+    computed = sum(report.seconds for report in log.reports if report.passes)
+    return Measurement(work, computed, log.denoise_seconds - computed, encode_seconds=log.encode_seconds)
 
 
 def _take_step(setting: Setting, course: Course, clock: BusyClock) -> StepReport:

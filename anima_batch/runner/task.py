@@ -29,7 +29,7 @@ class Setting:
     worker: ModelWorker
     provenance: Provenance
     conditioning_folder: Path
-    forecast: Forecast  # (this image so far, passes left) -> seconds left of the image and of the batch
+    forecast: Forecast  # (this image so far, steps done) -> seconds left of the image and of the batch
     stop: StopRequest
     guard: ModelSetGuard
     reserve: Reserve

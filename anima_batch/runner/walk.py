@@ -159,17 +159,18 @@ class _Outlook:
 
     rates: Rates
     left: Workload
-    pixels: int = 0
+    planned: PlannedImage | None = None
 
     def begin(self, planned: PlannedImage) -> None:
         """Take the image that begins out of what is left behind it."""
         self.left = self.left.without(planned)
-        self.pixels = planned.image.request.width * planned.image.request.height
+        self.planned = planned
 
-    def forecast(self, measured: Measurement, passes_left: int) -> tuple[float | None, float | None]:
-        """Seconds left of the image and of the batch, from finished images and the one at hand."""
+    def forecast(self, measured: Measurement, step: int) -> tuple[float | None, float | None]:
+        """Seconds left of the image after so many steps and of the batch, from finished images and the one at hand."""
+        assert self.planned is not None
         rates = self.rates if self.rates.measurements else self.rates.add(measured)
-        image = rates.estimate(self.pixels, passes_left, encode=False)
+        image = rates.estimate(self.planned.work_after(step))
         rest = self.left.estimate(rates)
         return image, None if image is None or rest is None else image + rest
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from anima_batch.job import JobImage
+from anima_batch.plan.rates import Rates, Work, work_left
 
 Action = Literal["run", "resume", "skip"]
 Status = Literal["done", "failed", "begun", "waiting"]
@@ -27,83 +27,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
-    """Seconds that a finished image took."""
-
-    pixels: int
-    passes: int
-    denoise_seconds: float
-    encode_seconds: float
-    decode_seconds: float
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Speeds learned from finished images; empty until there are any."""
-
-    measurements: tuple[Measurement, ...] = ()
-
-    def add(self, measurement: Measurement) -> Rates:
-        """The rates with one more image behind them."""
-        return Rates((*self.measurements, measurement))
-
-    def seconds_per_pass(self, pixels: int) -> float | None:
-        """Median over the images nearest in size, scaled by the number of pixels; None while nothing is known."""
-        return _scale(self._passes, pixels)
-
-    def decode_seconds(self, pixels: int) -> float:
-        """As `seconds_per_pass`; 0 while nothing is known."""
-        return _scale(self._decodings, pixels) or 0.0
-
-    def encode_seconds(self) -> float:
-        """Mean over all images: most find their prompt encoded already."""
-        return self._encoding
-
-    # Computed once for all the images of a plan and all the steps of an image: a job has up to 100,000 of them.
-    @functools.cached_property
-    def _passes(self) -> Mapping[int, float]:
-        return _medians((m.pixels, m.denoise_seconds / m.passes) for m in self.measurements if m.passes)
-
-    @functools.cached_property
-    def _decodings(self) -> Mapping[int, float]:
-        return _medians((m.pixels, m.decode_seconds) for m in self.measurements)
-
-    @functools.cached_property
-    def _encoding(self) -> float:
-        return statistics.fmean(m.encode_seconds for m in self.measurements) if self.measurements else 0.0
-
-    def estimate(self, pixels: int, passes: float, *, encode: bool = True) -> float | None:
-        """Seconds for the passes and the decoding of an image; None while nothing is known."""
-        rate = self.seconds_per_pass(pixels)
-        if rate is None:
-            return None
-        return passes * rate + self.decode_seconds(pixels) + (self.encode_seconds() if encode else 0.0)
-
-
-def _medians(known: Iterable[tuple[int, float]]) -> dict[int, float]:
-    by_pixels: dict[int, list[float]] = {}
-    for pixels, seconds in known:
-        by_pixels.setdefault(pixels, []).append(seconds)
-    return {pixels: statistics.median(seconds) for pixels, seconds in by_pixels.items()}
-
-
-def _scale(known: Mapping[int, float], pixels: int) -> float | None:
-    if not known:
-        return None
-    nearest = min(known, key=lambda size: abs(size - pixels))
-    return known[nearest] * pixels / nearest
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedImage:
-    """One image: what to do, from which step (steps done so far), the transformer passes left, and why."""
+    """One image: what to do, from which step (steps done so far), the transformer passes of each step, and why."""
 
     image: JobImage
     request_id: str
     action: Action
     status: Status
     from_step: int
-    passes: int
+    step_passes: tuple[int, ...]
     estimated_seconds: float | None
     reason: str
 
@@ -122,14 +54,27 @@ class PlannedImage:
         """Whether its prompts may still have to be encoded; a begun image has done that."""
         return self.from_step == 0
 
+    @property
+    def passes(self) -> int:
+        """Transformer passes left."""
+        return 0 if self.action == "skip" else sum(self.step_passes[self.from_step :])
+
+    def work_after(self, step: int) -> Work:
+        """What is left after so many steps."""
+        return work_left(self.pixels, self.step_passes, step)
+
 
 @dataclass(frozen=True)
 class Plan:
-    """All images of a job in order; what the largest one's checkpoints take, and the embeddings of one prompt."""
+    """All images of a job in order; what the largest one's checkpoints take, and the embeddings of one prompt.
+
+    `simulated`: its times are not measured ones.
+    """
 
     images: tuple[PlannedImage, ...]
     checkpoint_bytes: int = 0
     embeds_bytes: int = 0
+    simulated: bool = False
 
     @property
     def pending(self) -> tuple[PlannedImage, ...]:
@@ -172,35 +117,27 @@ def _count_prompts(pending: Sequence[PlannedImage]) -> int:
 
 @dataclass(frozen=True)
 class Workload:
-    """Images and passes still to run, added up by size so that an estimate costs nothing."""
+    """What is still to be done, added up by size so that an estimate costs nothing."""
 
-    by_pixels: Mapping[int, tuple[int, int, int]]  # pixels -> images, passes, images whose prompts are to be encoded
+    by_pixels: Mapping[int, Work]
 
     @classmethod
     def of(cls, pending: Iterable[PlannedImage]) -> Workload:
         """The sum over planned images."""
-        sums: dict[int, tuple[int, int, int]] = {}
+        sums: dict[int, Work] = {}
         for planned in pending:
-            images, passes, encodings = sums.get(planned.pixels, (0, 0, 0))
-            sums[planned.pixels] = (images + 1, passes + planned.passes, encodings + planned.encodes)
+            work = planned.work_after(planned.from_step)
+            sums[work.pixels] = sums.get(work.pixels, Work(work.pixels)).plus(work)
         return cls(sums)
 
     def without(self, planned: PlannedImage) -> Workload:
         """The sum less one of its images."""
-        images, passes, encodings = self.by_pixels[planned.pixels]
-        left = (images - 1, passes - planned.passes, encodings - planned.encodes)
+        left = self.by_pixels[planned.pixels].plus(planned.work_after(planned.from_step), -1)
         return Workload({**self.by_pixels, planned.pixels: left})
 
     def estimate(self, rates: Rates) -> float | None:
         """Seconds for all of it; None while nothing is known."""
-        encode = rates.encode_seconds()
-        return _sum_known(
-            None
-            if (one := rates.estimate(pixels, passes / images, encode=False)) is None
-            else one * images + encode * n
-            for pixels, (images, passes, n) in self.by_pixels.items()
-            if images
-        )
+        return _sum_known(rates.estimate(work) for work in self.by_pixels.values() if work.images)
 
 
 def make_plan(
@@ -213,12 +150,17 @@ def make_plan(
     retry_failed: bool = False,
 ) -> Plan:
     """The plan for (image, request id, passes of each step); an id that `progress` lacks is waiting."""
-    estimate, waiting = functools.cache(rates.estimate), Progress()
+    waiting = Progress()
+
+    @functools.cache
+    def estimate(pixels: int, passes: tuple[int, ...], step: int) -> float | None:
+        return rates.estimate(work_left(pixels, passes, step))
+
     planned = tuple(
         _plan_image(image, request_id, passes, progress.get(request_id, waiting), estimate, retry_failed=retry_failed)
         for image, request_id, passes in images
     )
-    return Plan(planned, checkpoint_bytes, embeds_bytes)
+    return Plan(planned, checkpoint_bytes, embeds_bytes, simulated=rates.is_simulated)
 
 
 def _plan_image(
@@ -226,19 +168,16 @@ def _plan_image(
     request_id: str,
     passes: tuple[int, ...],
     found: Progress,
-    estimate: Callable[..., float | None],
+    estimate: Callable[[int, tuple[int, ...], int], float | None],
     *,
     retry_failed: bool,
 ) -> PlannedImage:
     if found.status == "done" or (found.status == "failed" and not retry_failed):
         steps = image.request.steps if found.status == "done" else found.step
-        return PlannedImage(image, request_id, "skip", found.status, steps, 0, 0.0, found.reason)
-    from_step = found.step
-    left = sum(passes[from_step:])
-    pixels = image.request.width * image.request.height
-    seconds = estimate(pixels, left, encode=from_step == 0)
-    action: Action = "resume" if from_step else "run"
-    return PlannedImage(image, request_id, action, found.status, from_step, left, seconds, found.reason)
+        return PlannedImage(image, request_id, "skip", found.status, steps, passes, 0.0, found.reason)
+    seconds = estimate(image.request.width * image.request.height, passes, found.step)
+    action: Action = "resume" if found.step else "run"
+    return PlannedImage(image, request_id, action, found.status, found.step, passes, seconds, found.reason)
 
 
 def _sum_known(values: Iterable[float | None]) -> float | None:

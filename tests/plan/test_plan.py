@@ -7,11 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anima_batch.job import ImageRequest, JobImage
-from anima_batch.plan import MANIFEST_BYTES, Measurement, Progress, Rates, Workload, make_plan
+from anima_batch.plan import MANIFEST_BYTES, Measurement, Progress, Rates, Work, Workload, make_plan
 
 PASSES = (2, 2, 0, 1, 2)  # of each step
 SMALL, WIDE = 128 * 128, 192 * 128
-KNOWN = Rates((Measurement(SMALL, passes=10, denoise_seconds=20.0, encode_seconds=3.0, decode_seconds=4.0),))
+
+
+def measured(pixels, rate, decode=1.0, encode=0.0):
+    """Of an image of four steps that ran two passes each."""
+    return Measurement(Work(pixels, 1, 8, 4), 8 * rate, encode_seconds=encode, decode_seconds=decode)
+
+
+KNOWN = Rates((measured(SMALL, 2.0, decode=4.0, encode=3.0),))
 
 
 def image(seed=1, width=128):
@@ -90,46 +97,12 @@ def test_the_time_is_none_until_an_image_was_measured_and_zero_when_nothing_is_l
     assert make_plan(entries, done, Rates()).estimated_seconds == 0
 
 
-def test_an_image_that_ran_no_passes_tells_nothing_of_their_speed():
-    rates = Rates((Measurement(SMALL, 0, 0.0, 1.0, 2.0),))
-    assert rates.seconds_per_pass(SMALL) is None
-    assert rates.estimate(SMALL, 4) is None
-    assert rates.decode_seconds(SMALL) == 2
-
-
-def measured(pixels, rate, decode=1.0, encode=0.0):
-    return Measurement(pixels, passes=8, denoise_seconds=8 * rate, encode_seconds=encode, decode_seconds=decode)
-
-
-def test_rates_are_medians_so_that_one_slow_image_does_not_act_on_them():
-    rates = Rates()
-    for rate, decode in ((1.0, 5.0), (1.2, 6.0), (90.0, 700.0)):
-        rates = rates.add(measured(SMALL, rate, decode))
-    assert rates.seconds_per_pass(SMALL) == pytest.approx(1.2)
-    assert rates.decode_seconds(SMALL) == 6
-
-
-def test_the_rate_of_a_size_comes_from_the_nearest_one_and_is_scaled_by_the_pixels():
-    rates = Rates((measured(100, 1.0), measured(100, 3.0), measured(1000, 50.0, decode=20.0)))
-    assert rates.seconds_per_pass(100) == pytest.approx(2)
-    assert rates.seconds_per_pass(200) == pytest.approx(4)
-    assert rates.seconds_per_pass(900) == pytest.approx(45)
-    assert rates.decode_seconds(500) == pytest.approx(5)
-    assert rates.decode_seconds(2000) == pytest.approx(40)
-
-
-def test_encoding_counts_with_its_mean_because_most_prompts_are_known_already():
-    rates = Rates(tuple(measured(SMALL, 1.0, encode=encode) for encode in (9.0, 0.0, 0.0)))
-    assert rates.encode_seconds() == pytest.approx(3)
-    assert rates.estimate(SMALL, 2) == pytest.approx(2 + 1 + 3)
-    assert rates.estimate(SMALL, 2, encode=False) == pytest.approx(2 + 1)
-    assert Rates().encode_seconds() == 0
-
-
-def test_adding_a_measurement_leaves_the_rates_before_as_they_were():
-    more = KNOWN.add(measured(SMALL, 4.0))
-    assert len(KNOWN.measurements) == 1
-    assert more.seconds_per_pass(SMALL) == pytest.approx(3)
+def test_a_plan_of_simulated_times_says_so():
+    simulated = Rates(simulated=lambda work: 10.0 * work.passes)
+    plan = make_plan([image(1), image(2)], {}, simulated)
+    assert plan.simulated
+    assert plan.estimated_seconds == 2 * 70
+    assert not make_plan([image(1)], {}, KNOWN).simulated
 
 
 PROGRESS = st.one_of(
