@@ -365,14 +365,21 @@ def bench_step(
     ] = None,
     blocks: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", show_default=False)] = None,
     pinned: Annotated[int, typer.Option(min=0, help="Sessions that stay open (pinned).")] = 16,
-    table: Annotated[Path | None, typer.Option(help="Write the timing table to this JSON file.")] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the timing table goes, as JSON; unless --blocks is given, to where `plan` looks for it.",
+            show_default=False,
+        ),
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw each step's timeline as this PNG.")] = None,
     json: Json = False,
 ) -> None:
     """Measure a step with guidance under every staging and order, beside what the simulation predicts."""
     from anima_batch import bench as benchmarks
+    from anima_batch.batch.outlook import measured_table_path
     from anima_batch.console import results, steps
-    from anima_batch.files import write_atomic
+    from anima_batch.files import make_folder, write_atomic
     from anima_batch.job import RunSpec
     from anima_batch.model_set import find_model_set
 
@@ -382,6 +389,9 @@ def bench_step(
     for entry in benchmarks.bench_step(setup, found_set.digest):
         results.show_progress(f"{entry.measure.choice.name}: {entry.measure.seconds:.2f} s")
         found.append(entry)
+    if table is None and blocks is None:
+        table = measured_table_path(workspace, found_set.digest, found[0].table.backend)
+        make_folder(table.parent)
     if table is not None:
         write_atomic(table, found[0].table.model_dump_json(indent=2).encode())
     if figure is not None:
