@@ -28,8 +28,9 @@ class StepComparison:
 
 def bench_step(setup: StepSetup, digest: str) -> Iterator[StepComparison]:
     """Every choice, each in a fresh process; raises BackendError or ModelSetError. `digest`: of the whole model set."""
-    table, plain = in_fresh_process(measure_table, setup, digest)
-    for choice in list_step_choices(setup):
-        measure = plain if choice == plain.choice else in_fresh_process(measure_step, setup, choice)
+    choices = list_step_choices(setup)
+    table, plain = in_fresh_process(measure_table, setup, choices[0], digest)
+    for choice in choices:
+        measure = plain if choice is choices[0] else in_fresh_process(measure_step, setup, choice)
         passes = [STREAMS] * (2 if choice.staging in _KEEPING else 1)
         yield StepComparison(table, measure, simulate(table, passes, choice).computed_step_seconds)

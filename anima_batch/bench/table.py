@@ -31,9 +31,11 @@ ROUNDS = 15  # of the host's maths
 _FORECAST_STEPS = 20
 
 
-def measure_table(setup: StepSetup, digest: str) -> tuple[Table, StepMeasure]:
-    """The table, and the step on demand in the plain order that it is made of; raises BackendError, ModelSetError."""
-    choice = Choice("on-demand", interleave=False)
+def measure_table(setup: StepSetup, choice: Choice, digest: str) -> tuple[Table, StepMeasure]:
+    """The table, and the step that it is made of: `choice` is on demand, in the plain order.
+
+    Raises BackendError or ModelSetError.
+    """
     with contextlib.closing(open_for(setup, choice)) as pipeline:
         fill_page_cache(pipeline)
         plain = next(take_steps(pipeline, setup, choice))
