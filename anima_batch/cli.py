@@ -74,6 +74,14 @@ def run(
     backend: Annotated[Literal["auto", "onnx", "rknn"] | None, typer.Option(help="Over the job's backend.")] = None,
     staging: Annotated[Staging | None, typer.Option(help="Over the job's run.staging.")] = None,
     pinned: Annotated[int | None, typer.Option(min=0, help="Over the job's run.pinned.")] = None,
+    ahead_mib: Annotated[int | None, typer.Option(min=1, help="Over the job's run.ahead_mib.")] = None,
+    min_available_mib: Annotated[int | None, typer.Option(min=0, help="Over the job's run.min_available_mib.")] = None,
+    max_swap_growth_mib: Annotated[
+        int | None, typer.Option(min=0, help="Over the job's run.max_swap_growth_mib.")
+    ] = None,
+    interleave: Annotated[
+        bool | None, typer.Option("--interleave/--no-interleave", help="Over the job's run.interleave.")
+    ] = None,
     core_mask: Annotated[
         Literal["0", "1", "2", "0+1"] | None, typer.Option(help="Over the job's run.core_mask.")
     ] = None,
@@ -89,6 +97,10 @@ def run(
     flags = {
         "staging": staging,
         "pinned": pinned,
+        "ahead_mib": ahead_mib,
+        "min_available_mib": min_available_mib,
+        "max_swap_growth_mib": max_swap_growth_mib,
+        "interleave": interleave,
         "core_mask": core_mask,
         "threads": threads,
         "recycle": recycle,
@@ -255,6 +267,76 @@ def bench_checkpoint(
         results.show_json([asdict(cost) for cost in costs])
     else:
         results.show_checkpoint_costs(costs)
+
+
+@bench.command("lifecycle")
+def bench_lifecycle(
+    model_set: Annotated[str, typer.Option(help="A name or a path.")] = "picture-book",
+    workspace: Workspace = Path(),
+    backend: Annotated[Literal["auto", "onnx", "rknn"], typer.Option(help="What opens the graphs.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="Of ONNX Runtime; 0: all.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Over all graphs, to mean over.")] = 3,
+    json: Json = False,
+) -> None:
+    """Measure loading, initialising and releasing the transformer's graphs, and what a pass takes for it."""
+    from anima_batch import bench as benchmarks
+    from anima_batch.console import results, steps
+    from anima_batch.job import RunSpec
+    from anima_batch.model_set import find_model_set
+
+    found = benchmarks.bench_lifecycle(find_model_set(model_set, workspace), backend, RunSpec(threads=threads), rounds)
+    if json:
+        results.show_json(steps.lifecycle_json(found))
+    else:
+        steps.show_lifecycle(found)
+
+
+@bench.command("step")
+def bench_step(
+    model_set: Annotated[str, typer.Option(help="A name or a path.")] = "picture-book",
+    workspace: Workspace = Path(),
+    backend: Annotated[Literal["auto", "onnx", "rknn"], typer.Option(help="What runs the graphs.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Of ONNX Runtime, which is the accelerator then.")] = 1,
+    size: Annotated[
+        str | None, typer.Option(help="Pixels, WIDTHxHEIGHT; the model set's first size.", show_default=False)
+    ] = None,
+    blocks: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", show_default=False)] = None,
+    pinned: Annotated[int, typer.Option(min=0, help="Sessions that stay open (pinned).")] = 16,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the timing table goes, as JSON; unless --blocks is given, to where `plan` looks for it.",
+            show_default=False,
+        ),
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw each step's timeline as this PNG.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure a step with guidance under every staging and order, beside what the simulation predicts."""
+    from anima_batch import bench as benchmarks
+    from anima_batch.batch.outlook import measured_table_path
+    from anima_batch.console import results, steps
+    from anima_batch.files import make_folder, write_atomic
+    from anima_batch.job import RunSpec
+    from anima_batch.model_set import find_model_set
+
+    found_set = find_model_set(model_set, workspace)
+    setup = benchmarks.make_setup(found_set, backend, RunSpec(threads=threads, pinned=pinned), size, blocks)
+    found = []
+    for entry in benchmarks.bench_step(setup, found_set.digest):
+        results.show_progress(f"{entry.measure.choice.name}: {entry.measure.seconds:.2f} s")
+        found.append(entry)
+    if table is None and blocks is None:
+        table = measured_table_path(workspace, found_set.digest, found[0].table.backend)
+        make_folder(table.parent)
+    if table is not None:
+        write_atomic(table, found[0].table.model_dump_json(indent=2).encode())
+    if figure is not None:
+        benchmarks.save_measures([entry.measure for entry in found], figure)
+    if json:
+        results.show_json(steps.steps_json(found))
+    else:
+        steps.show_steps(found)
 
 
 @bench.command("simulate")

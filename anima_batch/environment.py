@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 from anima_batch import __version__
+
+# Of a memory control group, version 1 and 2: its limit, what it has, and in memory.stat what it could do without.
+_GROUP_FILES = (
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ("memory.max", "memory.current", "inactive_file"),
+)
 
 # What may change a picture's bits: a checkpoint made under other values of these is not continued.
 DECISIVE = (
@@ -63,8 +70,36 @@ def read_boot_id() -> str:
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping."""
-    return int(psutil.virtual_memory().available)
+    """Memory that can be had without swapping, by the machine and by the control groups of this process."""
+    return min(int(psutil.virtual_memory().available), *_group_rooms())
+
+
+def swapped_bytes() -> int:
+    """What the machine has in swap."""
+    sizes = dict(re.findall(r"^(Swap\w+): +(\d+) kB$", _read_text(Path("/proc/meminfo")) or "", re.MULTILINE))
+    return (int(sizes.get("SwapTotal", 0)) - int(sizes.get("SwapFree", 0))) << 10
+
+
+def _group_rooms() -> Iterator[int]:
+    """What each memory control group of this process still allows, with the file pages that it would give up.
+
+    Version 2 has one line `0::/PATH` in /proc/self/cgroup, version 1 one like `4:memory:/PATH`; parents limit, too.
+    """
+    yield sys.maxsize
+    for line in (_read_text(Path("/proc/self/cgroup")) or "").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number != "0" and "memory" not in controllers.split(","):
+            continue
+        root = Path("/sys/fs/cgroup" if number == "0" else "/sys/fs/cgroup/memory")
+        names = _GROUP_FILES[number == "0"]
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            limit, used = (_read_text(folder / name) or "" for name in names[:2])
+            if limit.isdigit() and used.isdigit():
+                given_up = re.search(rf"^{names[2]} (\d+)$", _read_text(folder / "memory.stat") or "", re.MULTILINE)
+                yield max(0, int(limit) - int(used) + (int(given_up[1]) if given_up else 0))
+            if folder == root:
+                break
 
 
 def _version(package: str) -> str | None:

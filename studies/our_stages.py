@@ -96,7 +96,7 @@ def trace(place: Place) -> dict[str, Any]:
         hidden = [model.embed(latents)]
         for block in range(model.config.blocks):
             residual = hidden[-1].copy()
-            model.add_block(block, [residual], 0, ("cond",))
+            model.add_blocks([block], [residual], 0, ("cond",))
             hidden.append(residual)
         velocity = model.velocity(hidden[-1], 0)
     np.savez(place.made("trace"), hidden=np.stack(hidden), velocity=velocity)

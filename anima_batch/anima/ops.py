@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,6 +11,7 @@ from anima_batch.anima.config import PATCH
 
 Array = npt.NDArray[np.float32]
 
+BLOCK_BYTES = 1 << 17  # of a block of rows: it, its scratch and its output fit together into half a megabyte of cache
 EPS = 1e-6  # of every norm in the model
 ROPE_EXTRAPOLATION = 4.0  # height and width axes were trained with their theta stretched by this ratio (NTK)
 
@@ -52,11 +55,66 @@ def silu(x: Array) -> Array:
 
 def modulate(x: Array, one_plus_scale: Array, shift: Array) -> Array:
     """LayerNorm(x)·(1 + scale) + shift over the last axis; the norm has no weights, its variance is the biased one."""
-    centred: Array = x - x.mean(axis=-1, keepdims=True)
-    variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    centred *= one_plus_scale / np.sqrt(variance + np.float32(EPS))
-    centred += shift
-    return centred
+    out = np.empty_like(x)
+    advance(x, None, Norm(one_plus_scale, shift, out))
+    return out
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a branch adds to the residual stream: gate (D,) times its output (L, D) of any float dtype."""
+
+    gate: Array
+    output: npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Norm:
+    """What the next branch is given: `modulate` of the residual stream, into `out` (L, D), float32 or float16."""
+
+    one_plus_scale: Array
+    shift: Array
+    out: npt.NDArray[np.floating]
+
+
+def advance(residual: Array, added: Gated | None, norm: Norm | None) -> None:
+    """Adds to the residual stream (L, D) in place, and norms it for the next branch.
+
+    Goes by blocks of rows that stay in the cache over all of it. No row depends on another, so their number is no
+    matter to the result's bits. A float16 `out` may get infinities: its reader looks for them.
+    """
+    rows = max(1, BLOCK_BYTES // residual[:1].nbytes)
+    products = np.empty((rows, residual.shape[1]), np.float32)
+    normed = None if norm is None or norm.out.dtype == np.float32 else np.empty_like(products)
+    for start in range(0, len(residual), rows):
+        block = residual[start : start + rows]
+        scratch = products[: len(block)]
+        if added is not None:
+            np.multiply(added.output[start : start + rows], added.gate, out=scratch)
+            np.add(block, scratch, out=block)
+        if norm is not None:
+            out = norm.out[start : start + rows]
+            target = out if normed is None else normed[: len(block)]
+            _norm_block(block, norm, target, scratch)
+            if target is not out:
+                with np.errstate(over="ignore"):
+                    np.copyto(out, target, casting="same_kind")
+
+
+def _norm_block(x: Array, norm: Norm, out: Array, scratch: Array) -> None:
+    """`modulate` of a few rows, without a temporary of their size."""
+    width = np.float32(x.shape[1])
+    mean = np.add.reduce(x, axis=1, keepdims=True)
+    np.divide(mean, width, out=mean)
+    np.subtract(x, mean, out=out)
+    np.multiply(out, out, out=scratch)
+    spread = np.add.reduce(scratch, axis=1, keepdims=True)
+    np.divide(spread, width, out=spread)
+    np.add(spread, np.float32(EPS), out=spread)
+    np.sqrt(spread, out=spread)
+    np.divide(norm.one_plus_scale, spread, out=scratch)
+    np.multiply(out, scratch, out=out)
+    np.add(out, norm.shift, out=out)
 
 
 def rotary_table(height: int, width: int, head_dim: int) -> tuple[Array, Array]:

@@ -7,11 +7,11 @@ from anima_batch.errors import ModelSetError
 from anima_batch.model_set import ModelSet
 
 
-def open_session(backend: Backend, model_set: ModelSet, role: str) -> Session:
-    """The open graph of a role; raises BackendError, and ModelSetError for inputs of other names or ranks."""
+def open_session(backend: Backend, model_set: ModelSet, role: str, core: int = 0) -> Session:
+    """A role's open graph, for a core; raises BackendError, and ModelSetError for inputs of other names or ranks."""
     component = model_set.component(role, backend.suffix)
     path = model_set.folder / component.path
-    session = backend.open(path)
+    session = backend.open(path, core)
     described, found = ({spec.name: len(spec.shape) for spec in specs} for specs in (component.inputs, session.inputs))
     # Not every runtime tells a graph's inputs, nor every description.
     if described and found and described != found:

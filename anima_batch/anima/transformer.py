@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
 from anima_batch.anima import ops
-from anima_batch.anima.config import BRANCHES, PATCH, Branch, SubgraphKey
+from anima_batch.anima.config import BRANCHES, PATCH, SubgraphKey
+from anima_batch.anima.engine import Engine, FixedInputs, choose_core
 from anima_batch.anima.ops import Array
+from anima_batch.backends.accelerator import CoreQueues
 from anima_batch.backends.base import check_output
-from anima_batch.backends.staging import Staging
+from anima_batch.backends.staging import Walk
 from anima_batch.errors import ModelSetError
 from anima_batch.model_set import TransformerConfig
 
@@ -71,12 +76,11 @@ class Transformer:
     """
 
     config: TransformerConfig
-    staging: Staging
+    engine: Engine
     modulation: Modulation
     patch_embedding: Array  # (D, 68)
     output_projection: Array  # (64, D)
-    rotary: tuple[Array, Array]  # (L, d/2) each
-    contexts: Mapping[str, Array]  # stream -> (rows, C)
+    fixed: FixedInputs
     grid: tuple[int, int]  # tokens down, tokens across
 
     def features(self, latents: Array, step: int, streams: Sequence[str]) -> list[Array]:
@@ -86,45 +90,100 @@ class Transformer:
         """
         tokens = self.embed(latents)
         residuals = [tokens.copy() for _ in streams]
-        for block in range(self.config.blocks):
-            self.add_block(block, residuals, step, streams)
+        self.add_blocks(range(self.config.blocks), residuals, step, streams)
         return residuals
 
     def embed(self, latents: Array) -> Array:
         """The residual stream before the first block, (L, D), of latents (16, h, w)."""
+        started = time.perf_counter()
         tokens: Array = ops.patchify(latents) @ self.patch_embedding.T
+        self.engine.watch.add("host", "begin", started)
         return tokens
 
-    def add_block(self, block: int, residuals: Sequence[Array], step: int, streams: Sequence[str]) -> None:
-        """Add the block's three branches to the residual stream (L, D) of each CFG stream, in place."""
-        for index, branch in enumerate(BRANCHES):
-            shift, one_plus_scale, gate = self.modulation.branches[step, block, index]
-            role = SubgraphKey("transformer", block, branch).role
-            with self.staging.session(role) as session:
-                for residual, stream in zip(residuals, streams, strict=True):
-                    z = ops.modulate(residual, one_plus_scale, shift)
-                    y = check_output(role, session.run(self._feeds(branch, z, stream)), (1, *z.shape))
-                    np.add(residual, gate * y[0].astype(np.float32, copy=False), out=residual)
+    def add_blocks(self, blocks: Sequence[int], residuals: Sequence[Array], step: int, streams: Sequence[str]) -> None:
+        """Add the blocks' branches to the residual stream (L, D) of each CFG stream, in place.
+
+        Each stream goes its own way through the subgraphs: how the accelerator takes turns is no matter to the bits.
+        """
+        engine = self.engine
+        keys = [SubgraphKey("transformer", block, branch) for block in blocks for branch in BRANCHES]
+        paths = [
+            StreamPath(self, keys, residual, step, stream) for residual, stream in zip(residuals, streams, strict=True)
+        ]
+        queues: CoreQueues[StreamPath] = CoreQueues(engine.cores, beside=engine.interleave and len(paths) > 1)
+        with engine.staging.walk([key.role for key in keys], len(paths)) as walk, queues:
+            for path in paths:
+                path.submit(queues, walk)
+            for _ in range(len(keys) * len(paths)):
+                path, output = queues.take()
+                path.advance(output)
+                path.submit(queues, walk)
 
     def velocity(self, features: Array, step: int) -> Array:
         """The final layer: (L, D) -> velocity noise - x0 (16, h, w)."""
+        started = time.perf_counter()
         shift, one_plus_scale = self.modulation.final[step]
         tokens = ops.modulate(features, one_plus_scale, shift) @ self.output_projection.T
-        return ops.unpatchify(tokens, self.grid[0] * PATCH, self.grid[1] * PATCH)
+        velocity = ops.unpatchify(tokens, self.grid[0] * PATCH, self.grid[1] * PATCH)
+        self.engine.watch.add("host", "end", started)
+        return velocity
 
-    def _feeds(self, branch: Branch, z: Array, stream: str) -> dict[str, Array]:
-        feeds = {"z": z[None]}
-        if branch == "self_attn":
-            feeds |= {"cos": self.rotary[0][None], "sin": self.rotary[1][None]}
-        elif branch == "cross_attn":
-            feeds["context"] = self.contexts[stream][None]
-        return feeds
+
+class StreamPath:
+    """One CFG stream's way through the subgraphs of a pass: what each gave is added, what the next takes made."""
+
+    def __init__(
+        self, transformer: Transformer, keys: Sequence[SubgraphKey], residual: Array, step: int, stream: str
+    ) -> None:
+        self._transformer = transformer
+        self._keys = keys
+        self._residual = residual
+        self._step = step
+        self._stream = stream
+        self._index = 0
+        self._buffers: dict[np.dtype[Any], npt.NDArray[Any]] = {}  # of z, used again for each subgraph
+        self._advance(None)
+
+    def submit(self, queues: CoreQueues[StreamPath], walk: Walk) -> None:
+        """Hand the next subgraph's inputs to the accelerator, unless that was the last."""
+        if self._index == len(self._keys):
+            return
+        key, engine = self._keys[self._index], self._transformer.engine
+        feeds = {"z": self._z(key.role)[None], **self._transformer.fixed.of(key, self._stream)}
+        queues.submit(choose_core(key.branch, engine.cores), self, lambda: walk.run(key.role, feeds))
+
+    def advance(self, output: npt.NDArray[Any]) -> None:
+        """Add the subgraph's output (1, L, D), and prepare the inputs of the one after it; raises BackendError."""
+        self._index += 1
+        self._advance(check_output(self._keys[self._index - 1].role, output, (1, *self._residual.shape))[0])
+
+    def _advance(self, output: npt.NDArray[Any] | None) -> None:
+        started = time.perf_counter()
+        added = None if output is None else ops.Gated(self._modulation(self._index - 1)[2], output)
+        norm, name = None, "last"
+        if self._index < len(self._keys):
+            name = self._keys[self._index].role
+            shift, one_plus_scale, _ = self._modulation(self._index)
+            norm = ops.Norm(one_plus_scale, shift, self._z(name))
+        ops.advance(self._residual, added, norm)
+        self._transformer.engine.watch.add("host", name, started)
+
+    def _modulation(self, index: int) -> Array:
+        key = self._keys[index]
+        vectors: Array = self._transformer.modulation.branches[self._step, key.block, BRANCHES.index(key.branch)]
+        return vectors
+
+    def _z(self, role: str) -> npt.NDArray[Any]:
+        dtype = self._transformer.engine.dtype(role, "z")
+        if dtype not in self._buffers:
+            self._buffers[dtype] = np.empty(self._residual.shape, dtype)
+        return self._buffers[dtype]
 
 
 def make_transformer(
     weights: HostWeights,
     config: TransformerConfig,
-    staging: Staging,
+    engine: Engine,
     modulation: Modulation,
     contexts: Mapping[str, Array],
     grid: tuple[int, int],
@@ -132,11 +191,10 @@ def make_transformer(
     """The transformer for one image: a grid of tokens (down, across) and one context (rows, C) a stream."""
     return Transformer(
         config=config,
-        staging=staging,
+        engine=engine,
         modulation=modulation,
         patch_embedding=weights.read("x_embedder.proj.1.weight"),
         output_projection=weights.read("final_layer.linear.weight"),
-        rotary=ops.rotary_table(*grid, config.head_dim),
-        contexts=contexts,
+        fixed=FixedInputs(engine, config.blocks, contexts, ops.rotary_table(*grid, config.head_dim)),
         grid=grid,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from threading import Lock
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +28,51 @@ class TensorSpec:
 
 @dataclass
 class Timings:
-    """Seconds spent in a runtime's four phases, added up until reset."""
+    """Seconds spent in a runtime's four phases and in the host's maths, added up until reset; they may overlap."""
 
     load: float = 0.0
     init: float = 0.0
     run: float = 0.0
     release: float = 0.0
+    host: float = 0.0
+
+    def since(self, before: Timings) -> Timings:
+        """What was added after a copy was taken."""
+        return Timings(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+
+
+Phase = Literal["load", "init", "run", "release", "host"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One piece of work: from and to are seconds of time.perf_counter."""
+
+    phase: Phase
+    name: str  # a graph's path, or what the host did
+    started: float
+    ended: float
+
+    def shift(self, seconds: float) -> Span:
+        """The same by another clock."""
+        return replace(self, started=self.started + seconds, ended=self.ended + seconds)
+
+
+class Stopwatch:
+    """Adds up what threads spent in each phase; with `spans` set to a list, each piece of work is put there, too."""
+
+    def __init__(self) -> None:
+        self.timings = Timings()
+        self.spans: list[Span] | None = None
+        self._lock = Lock()
+
+    def add(self, phase: Phase, name: str, started: float, ended: float | None = None) -> None:
+        """Work of a phase that ended now, or at `ended`."""
+        ended = time.perf_counter() if ended is None else ended
+        with self._lock:
+            setattr(self.timings, phase, getattr(self.timings, phase) + ended - started)
+            if self.spans is not None:
+                self.spans.append(Span(phase, name, started, ended))
 
 
 class Session(Protocol):
@@ -49,18 +90,22 @@ class Session(Protocol):
 
 
 class Backend(Protocol):
-    """A runtime; `timings` collects what its sessions spent."""
+    """A runtime with so many cores; `watch` collects what its sessions spent. Sessions are used from any thread."""
 
     name: str
     suffix: str
-    timings: Timings
+    cores: int
+    watch: Stopwatch
 
-    def check(self, path: Path) -> None:
-        """Raise ModelSetError for a graph file that it would refuse, as far as that can be told before it is loaded."""
+    def check(self, path: Path) -> tuple[TensorSpec, ...]:
+        """A graph file's inputs as a run takes them, () where only loading would tell.
+
+        Raises ModelSetError for a file that would be refused, as far as that can be told before it is loaded.
+        """
         ...
 
-    def open(self, path: Path) -> Session:
-        """Load and initialise a graph file; raises BackendError, or ModelSetError for what `check` refuses."""
+    def open(self, path: Path, core: int = 0) -> Session:
+        """Load and initialise a graph file for a core; raises BackendError, or ModelSetError as `check` does."""
         ...
 
     def versions(self) -> dict[str, str | None]:

@@ -8,12 +8,13 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from anima_batch.backends.base import Array, Backend, Session
+from anima_batch.backends.base import Array, Backend, Session, TensorSpec
 from anima_batch.errors import BackendError
 
 Stage = Literal["encode", "step", "decode"]
@@ -26,7 +27,7 @@ _RAISED: Mapping[str, type[Exception]] = {
 
 
 class Fault(BaseModel):
-    """What goes wrong, and when: at the first run of a graph in a stage of the image with that seed.
+    """What goes wrong, and when: the first time that a graph is run, or opened, in a stage of the image with that seed.
 
     `step` counts from 1; None is any. `times` of None is always; else the firings are counted in the file `ledger`,
     since the process may not survive them. `amount` is in seconds (slow), MB (leak, memory_limit) or a number (exit,
@@ -39,6 +40,7 @@ class Fault(BaseModel):
         "error_code", "none", "wrong_shape", "nan", "exception", "out_of_memory", "hang", "slow",
         "segfault", "signal", "exit", "leak", "memory_limit", "noise",
     ]  # fmt: skip
+    at: Literal["run", "open"] = "run"
     stage: Stage = "step"
     seed: int | None = None
     step: int | None = None
@@ -58,6 +60,7 @@ class FaultPlan:
     def __init__(self, faults: Sequence[Fault]) -> None:
         self._faults = tuple(faults)
         self._due: list[Fault] = []
+        self._lock = Lock()  # graphs are opened in one thread and run in others
         self.leaked: list[bytearray] = []
 
     def begin(self, stage: Stage, seed: int | None = None, step: int | None = None) -> None:
@@ -68,12 +71,13 @@ class FaultPlan:
             if fault.stage == stage and fault.seed in (None, seed) and fault.step in (None, step)
         ]
 
-    def take(self) -> Fault | None:
-        """The next fault that is due, counted before it strikes."""
-        while self._due:
-            fault = self._due.pop(0)
-            if _has_turn(fault):
-                return fault
+    def take(self, at: Literal["run", "open"]) -> Fault | None:
+        """The next fault that is due there, counted before it strikes."""
+        with self._lock:
+            for fault in [fault for fault in self._due if fault.at == at]:
+                self._due.remove(fault)
+                if _has_turn(fault):
+                    return fault
         return None
 
 
@@ -94,15 +98,18 @@ class FaultyBackend:
     def __init__(self, backend: Backend, plan: FaultPlan) -> None:
         self._backend = backend
         self._plan = plan
-        self.name, self.suffix, self.timings = backend.name, backend.suffix, backend.timings
+        self.name, self.suffix = backend.name, backend.suffix
+        self.cores, self.watch = backend.cores, backend.watch
 
-    def check(self, path: Path) -> None:
+    def check(self, path: Path) -> tuple[TensorSpec, ...]:
         """The real backend's."""
-        self._backend.check(path)
+        return self._backend.check(path)
 
-    def open(self, path: Path) -> FaultySession:
-        """The real session, wrapped."""
-        return FaultySession(path, self._backend.open(path), self._plan)
+    def open(self, path: Path, core: int = 0) -> FaultySession:
+        """The real session, wrapped, unless a fault is due."""
+        if fault := self._plan.take("open"):
+            _strike(fault, path, self._plan)
+        return FaultySession(path, self._backend.open(path, core), self._plan)
 
     def versions(self) -> dict[str, str | None]:
         """The real backend's."""
@@ -120,7 +127,7 @@ class FaultySession:
 
     def run(self, feeds: Mapping[str, Array]) -> Array:
         """The real output, unless a fault is due."""
-        fault = self._plan.take()
+        fault = self._plan.take("run")
         if fault is None:
             return self._session.run(feeds)
         _strike(fault, self._path, self._plan)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from anima_batch.backends.base import Array, TensorSpec, Timings, check_feeds
+from anima_batch.backends.base import Array, Stopwatch, TensorSpec, check_feeds
 from anima_batch.errors import BackendError
 
 _DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16"}
@@ -27,9 +27,10 @@ class OnnxBackend:
 
     name = "onnx"
     suffix = ".onnx"
+    cores = 1  # however many threads a run has
 
     def __init__(self, threads: int = 0, *, share_arena: bool = False) -> None:
-        self.timings = Timings()
+        self.watch = Stopwatch()
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads = threads
         self._options.log_severity_level = 4  # errors come as exceptions, and would be printed besides
@@ -47,10 +48,11 @@ class OnnxBackend:
             self._options.add_session_config_entry("session.use_env_allocators", "1")
             _register_arena()
 
-    def check(self, path: Path) -> None:
+    def check(self, path: Path) -> tuple[TensorSpec, ...]:
         """Nothing is known of the file before the runtime reads it whole."""
+        return ()
 
-    def open(self, path: Path) -> OnnxSession:
+    def open(self, path: Path, core: int = 0) -> OnnxSession:
         """Load and initialise a graph; raises BackendError.
 
         The runtime reads the file itself: given its bytes, it would hold them beside the weights that it makes of them.
@@ -66,9 +68,9 @@ class OnnxBackend:
             ) from error
         _check_interface(path, session)
         _return_freed_memory()
-        self.timings.load += loaded - started
-        self.timings.init += time.perf_counter() - loaded
-        return OnnxSession(path, session, self.timings)
+        self.watch.add("load", str(path), started, loaded)
+        self.watch.add("init", str(path), loaded)
+        return OnnxSession(path, session, self.watch)
 
     def versions(self) -> dict[str, str | None]:
         """The runtime's version."""
@@ -78,10 +80,10 @@ class OnnxBackend:
 class OnnxSession:
     """An open graph; floating-point inputs are converted to the dtype that the graph declares."""
 
-    def __init__(self, path: Path, session: onnxruntime.InferenceSession, timings: Timings) -> None:
+    def __init__(self, path: Path, session: onnxruntime.InferenceSession, watch: Stopwatch) -> None:
         self._path = path
         self._session: onnxruntime.InferenceSession | None = session
-        self._timings = timings
+        self._watch = watch
         self.inputs = tuple(
             TensorSpec(value.name, _DTYPES[value.type], _name_dimensions(value.name, value.shape))
             for value in session.get_inputs()
@@ -99,7 +101,7 @@ class OnnxSession:
             outputs: list[Array] = self._session.run(None, ready)
         except Exception as error:  # as above
             raise BackendError(f"{self._path}: onnxruntime failed: {_first_line(error)}") from error
-        self._timings.run += time.perf_counter() - started
+        self._watch.add("run", str(self._path), started)
         return outputs[0]
 
     def close(self) -> None:
@@ -107,7 +109,7 @@ class OnnxSession:
         started = time.perf_counter()
         self._session = None
         _return_freed_memory()
-        self._timings.release += time.perf_counter() - started
+        self._watch.add("release", str(self._path), started)
 
 
 def _register_arena() -> None:

@@ -2,57 +2,142 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import select
 import sys
-import threading
+from collections.abc import Iterator
+from threading import Lock, Thread
 
 KEPT_BYTES = 16 << 10  # the end of what was printed
 
-_JOIN_SECONDS = 5.0  # a process that the library started may keep the pipe open for ever
-
 
 class PrintedText:
-    """A context in which descriptors 1 and 2 are watched; `text` is what came through them, complete after its end.
+    """The end of what was printed during a call; not `alone` if another call, which may have said it, was under way."""
 
-    All of it goes on to where it would have gone, at once: it may be the last that is heard of the process. A thread
-    does so, and needs the interpreter's lock: a library that held it and printed more than a pipe's 64 KiB would hang.
-    Not for two threads at a time: a process has these descriptors once.
+    def __init__(self) -> None:
+        self.alone = True
+        self._kept = b""
+
+    def add(self, block: bytes) -> None:
+        """Keep the end with what was printed next."""
+        self._kept = (self._kept + block)[-KEPT_BYTES:]
+
+    @property
+    def text(self) -> str:
+        """What was kept; complete once the call has ended."""
+        return self._kept.decode(errors="replace")
+
+
+class Printing:
+    """Watches descriptors 1 and 2, of which a process has one each, for as long as any of its threads listens.
+
+    All that is printed goes on to where it would have gone, at once: it may be the last that is heard of the process. A
+    thread does so, and needs the interpreter's lock: a library that held it and printed more than a pipe's 64 KiB would
+    hang. Only one object of this kind may listen at a time.
     """
 
-    def __enter__(self) -> PrintedText:
-        self._printed = b""
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._listening: list[PrintedText] = []
+        self._tap: _Tap | None = None
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[PrintedText]:
+        """What is printed from here to the context's end, by whichever thread."""
+        heard = PrintedText()
+        self._begin(heard)
+        try:
+            yield heard
+        finally:
+            self._end(heard)
+
+    def _begin(self, heard: PrintedText) -> None:
+        _flush()  # never with the lock held: the thread that empties the pipe takes it
+        with self._lock:
+            if self._tap is None:
+                self._tap = _Tap(self)
+            self.pass_on(self._tap)
+            self._listening.append(heard)
+            if len(self._listening) > 1:
+                for each in self._listening:
+                    each.alone = False
+
+    def _end(self, heard: PrintedText) -> None:
         _flush()
+        closed = None
+        with self._lock:
+            assert self._tap is not None
+            if self._listening == [heard]:
+                self._tap.give_back()
+                closed = self._tap
+            self.pass_on(self._tap)
+            self._listening.remove(heard)
+            if closed is not None:
+                self._tap = None
+        if closed is not None:
+            closed.close()
+
+    def pump(self, tap: _Tap) -> None:
+        """Pass on whatever comes, in a thread, until the tap is closed."""
+        while tap.wait():
+            with self._lock:
+                if tap is self._tap:
+                    self.pass_on(tap)
+
+    def pass_on(self, tap: _Tap) -> None:
+        """Everything that lies in the pipe, to all who listen; the lock is held."""
+        while block := tap.read():
+            for each in self._listening:
+                each.add(block)
+            tap.write(block)
+
+
+class _Tap:
+    """Descriptors 1 and 2 as a pipe that a thread empties."""
+
+    def __init__(self, printing: Printing) -> None:
         self._saved = [(number, os.dup(number)) for number in (1, 2)]
-        reader, writer = os.pipe()
-        self._thread = threading.Thread(target=self._pass_on, args=(reader, self._saved[1][1]), daemon=True)
+        self._reader, writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        self._wake = os.eventfd(0)
+        self._poll = select.poll()
+        self._poll.register(self._reader, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
+        self._thread = Thread(target=printing.pump, args=(self,), daemon=True)
         self._thread.start()
         for number, _ in self._saved:
             os.dup2(writer, number)
         os.close(writer)
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        _flush()
+    def wait(self) -> bool:
+        """Wait until something lies in the pipe; False once the tap is to be closed."""
+        return all(descriptor != self._wake for descriptor, _ in self._poll.poll())
+
+    def read(self) -> bytes:
+        """What lies in the pipe, or nothing."""
+        try:
+            return os.read(self._reader, KEPT_BYTES)
+        except BlockingIOError:
+            return b""
+
+    def write(self, block: bytes) -> None:
+        """On to where it would have gone to descriptor 2."""
+        with contextlib.suppress(OSError):  # whoever read it is gone; the call goes on all the same
+            os.write(self._saved[1][1], block)
+
+    def give_back(self) -> None:
+        """Make the descriptors what they were."""
         for number, saved in self._saved:
             os.dup2(saved, number)
-        self._thread.join(_JOIN_SECONDS)
-        for _, saved in self._saved:
-            os.close(saved)
 
-    @property
-    def text(self) -> str:
-        """The end of what was printed."""
-        return self._printed.decode(errors="replace")
-
-    def _pass_on(self, reader: int, onward: int) -> None:
-        with open(reader, "rb", buffering=0) as stream:
-            while block := stream.read(KEPT_BYTES):
-                self._printed = (self._printed + block)[-KEPT_BYTES:]
-                try:
-                    os.write(onward, block)
-                except OSError:  # whoever read it is gone; the call goes on all the same
-                    continue
+    def close(self) -> None:
+        """End the thread; a process that the library started may keep the other end open for ever."""
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        for descriptor in (self._reader, self._wake, *(saved for _, saved in self._saved)):
+            os.close(descriptor)
 
 
 def _flush() -> None:

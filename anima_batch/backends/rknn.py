@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from anima_batch.backends.base import Array, TensorSpec, Timings, check_feeds, check_output
-from anima_batch.backends.printed import PrintedText
+from anima_batch.backends.base import Array, Stopwatch, TensorSpec, check_feeds, check_output
+from anima_batch.backends.printed import PrintedText, Printing
 from anima_batch.backends.rknn_file import RknnDescription, read_rknn
 from anima_batch.errors import BackendError, ModelSetError, NonFiniteError
 
-CORE_MASKS = {"0": 1, "1": 2, "2": 4, "0+1": 3}
+CORE_MASKS = {"0": (1,), "1": (2,), "2": (4,), "0+1": (1, 2)}  # of each core that runs graphs beside the others
 
 _LINE_LENGTH = 300  # of what the runtime said, in an error's line
 
@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 
 class RknnBackend:
-    """Opens `.rknn` graphs on a core mask ("0", "1", "2", "0+1"); raises BackendError where lite2 is not installed."""
+    """Opens `.rknn` graphs on the NPU's cores "0", "1", "2", or "0+1" for two that work side by side.
+
+    Raises BackendError where lite2 is not installed.
+    """
 
     name = "rknn"
     suffix = ".rknn"
@@ -37,7 +40,9 @@ class RknnBackend:
             raise BackendError(
                 "backend rknn: rknn-toolkit-lite2 is not installed here (aarch64 only): take backend onnx, or the board"
             ) from error
-        self.timings = Timings()
+        self.watch = Stopwatch()
+        self.cores = len(CORE_MASKS[core_mask])
+        self._printing = Printing()
         self._runtime_class = RKNNLite
         self._core_mask = core_mask
         self._versions: dict[str, str | None] = {
@@ -47,28 +52,28 @@ class RknnBackend:
         }
         gc.freeze()  # what was imported stays anyway; a collection after each release walks over 100 000 objects less
 
-    def check(self, path: Path) -> None:
-        """Raise ModelSetError for a file that is no graph for this NPU, from the file alone."""
-        _describe(path)
+    def check(self, path: Path) -> tuple[TensorSpec, ...]:
+        """The graph's inputs, from the file alone; raises ModelSetError for one that is no graph for this NPU."""
+        return _describe(path).inputs
 
-    def open(self, path: Path) -> RknnSession:
+    def open(self, path: Path, core: int = 0) -> RknnSession:
         """Load and initialise a graph; raises ModelSetError for its file, BackendError for a call that failed."""
         description = _describe(path)
-        caller = _Caller(path, f"toolkit {description.toolkit}", self._versions)
+        caller = _Caller(path, f"toolkit {description.toolkit}", self._versions, self._printing)
         runtime = caller.call("RKNNLite", lambda: self._runtime_class(verbose=False))
         started = time.perf_counter()
         try:
             caller.check_code("load_rknn", lambda: runtime.load_rknn(str(path)))
             loaded = time.perf_counter()
             # Minus one may also mean that only the core mask was refused: such a context would run, on any core.
-            mask = CORE_MASKS[self._core_mask]
+            mask = CORE_MASKS[self._core_mask][core]
             caller.check_code(
                 "init_runtime", lambda: runtime.init_runtime(core_mask=mask), f" on core mask {self._core_mask}"
             )
             self._versions |= _parse_versions(caller.call("get_sdk_version", runtime.get_sdk_version))
-            self.timings.load += loaded - started
-            self.timings.init += time.perf_counter() - loaded
-            return RknnSession(caller, description, runtime, self.timings)
+            self.watch.add("load", str(path), started, loaded)
+            self.watch.add("init", str(path), loaded)
+            return RknnSession(caller, description, runtime, self.watch)
         except BackendError:
             with contextlib.suppress(BackendError):  # the first fault is the one to tell
                 _release(caller, runtime)  # after a failed init the object is half alive
@@ -87,13 +92,13 @@ class RknnSession:
         caller: _Caller,
         description: RknnDescription,
         runtime: Any,  # noqa: ANN401 - lite2 has no types
-        timings: Timings,
+        watch: Stopwatch,
     ) -> None:
         self.inputs: tuple[TensorSpec, ...] = description.inputs
         self._output = description.outputs[0]
         self._caller = caller
         self._runtime: Any | None = runtime
-        self._timings = timings
+        self._watch = watch
         self._run_code: int | None = None
         self._watch_run(runtime.rknn_runtime)
 
@@ -125,8 +130,10 @@ class RknnSession:
         if not isinstance(outputs, list) or len(outputs) != 1:
             raise BackendError(f"{where}: inference gave no output{said}: {self._caller.advice}")
         output = check_output(where, outputs[0], tuple(map(int, self._output.shape)))
+        if not output.flags.owndata:  # perhaps the runtime's own buffer, which the next run or the release takes away
+            output = output.copy()
         _check_finite(where, self._output.name, output)
-        self._timings.run += time.perf_counter() - started
+        self._watch.add("run", str(self._caller.path), started)
         return output
 
     def close(self) -> None:
@@ -138,16 +145,17 @@ class RknnSession:
         _release(self._caller, runtime)
         del runtime
         gc.collect()  # reports of lite2's growing over load and release; its objects refer to each other
-        self._timings.release += time.perf_counter() - started
+        self._watch.add("release", str(self._caller.path), started)
 
 
 class _Caller:
     """Calls of one graph's runtime, each with what it printed in its error."""
 
-    def __init__(self, path: Path, built: str, versions: Mapping[str, str | None]) -> None:
+    def __init__(self, path: Path, built: str, versions: Mapping[str, str | None], printing: Printing) -> None:
         self.path = path
         self._built = built
         self._versions = versions
+        self._printing = printing
 
     @property
     def advice(self) -> str:
@@ -161,14 +169,14 @@ class _Caller:
     def listen(self, name: str, call: Callable[[], T]) -> tuple[T, str]:
         """What the call gives, and what it printed as words for an error; whatever it raises is a BackendError."""
         try:
-            with PrintedText() as printed:
+            with self._printing.listen() as printed:
                 given = call()
         except Exception as error:  # lite2 is compiled Python and may raise anything
-            said = _quote(printed.text)
+            said = _quote(printed)
             raise BackendError(
                 f"{self.path}: {name} raised {type(error).__name__}: {_first_line(error)}{said}: {self.advice}"
             ) from error
-        return given, _quote(printed.text)
+        return given, _quote(printed)
 
     def call(self, name: str, call: Callable[[], T]) -> T:
         """As `listen`, without the words."""
@@ -197,8 +205,8 @@ def _convert(where: str, spec: TensorSpec, array: Array) -> Array:
     kind = np.dtype(np.float16 if spec.dtype == "float16" else np.float32)
     with np.errstate(over="ignore"):  # it is looked for below
         ready = np.ascontiguousarray(array, kind)
-    if not np.isfinite(ready).all():
-        if np.isfinite(array).all():
+    if not _is_finite(ready):
+        if _is_finite(array):
             raise NonFiniteError(
                 f"{where}: input {spec.name} must fit into {kind} (up to {np.finfo(kind).max:.0f}), "
                 f"got values up to {np.abs(array).max():.6g}"
@@ -207,10 +215,22 @@ def _convert(where: str, spec: TensorSpec, array: Array) -> Array:
     return ready
 
 
+def _is_finite(array: Array) -> bool:
+    """Whether all values are; of float16 by their bits, which is several times as fast as asking for each number."""
+    if array.dtype == np.float16:
+        exponents = array.view(np.uint16) & np.uint16(0x7C00)
+        return bool(exponents.max(initial=0) < 0x7C00)
+    return bool(np.isfinite(array).all())
+
+
 def _check_finite(where: str, name: str, array: Array) -> None:
+    if _is_finite(array):
+        return
     wrong = array.size - int(np.count_nonzero(np.isfinite(array)))
-    if wrong:
-        raise NonFiniteError(f"{where}: {wrong} of the {array.size} values of {name} are NaN or infinite")
+    of = f"{wrong} of the {array.size} values of {name}"
+    # What the host made float16 itself was too large for it, if it was a number.
+    reason = f", or more than {np.finfo(array.dtype).max:.0f}" if array.dtype == np.float16 else ""
+    raise NonFiniteError(f"{where}: {of} are NaN or infinite{reason}")
 
 
 def _release(caller: _Caller, runtime: Any) -> None:  # noqa: ANN401
@@ -221,12 +241,13 @@ def _release(caller: _Caller, runtime: Any) -> None:  # noqa: ANN401
         runtime.rknn_data = None  # the whole file, which lite2 keeps even now
 
 
-def _quote(text: str) -> str:
+def _quote(printed: PrintedText) -> str:
     """The last line of the C library's own log, which is the cause, and the very last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in printed.text.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("E RKNN")][-1:]
     chosen = dict.fromkeys(line[:_LINE_LENGTH] for line in (*own, *lines[-1:]))
-    return "; it printed " + " and ".join(f'"{line}"' for line in chosen) if chosen else ""
+    who = "it" if printed.alone else "it, or another call at the time,"
+    return f"; {who} printed " + " and ".join(f'"{line}"' for line in chosen) if chosen else ""
 
 
 def _first_line(error: Exception) -> str:

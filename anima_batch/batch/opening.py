@@ -102,10 +102,6 @@ def _load(job: Path, workspace: Path) -> tuple[JobSpec, ModelSet]:
         spec = load_job(job, workspace, sizes_of=sizes_of)
     except JobError as error:
         raise JobError([*error.problems, *missing]) from None
-    if spec.run.staging == "ahead":
-        missing.append(
-            f'{job}: run.staging: "ahead" is not built yet: take "auto", "on-demand", "pinned" or "resident"'
-        )
     if missing:
         raise JobError(missing)
     return spec, found[0]

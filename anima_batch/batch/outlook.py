@@ -22,15 +22,15 @@ def find_table(batch: Batch) -> Table | None:
     suffix = ".rknn"
     on_board = find_spec("rknnlite") is not None and batch.model_set.has(suffix)
     backend = batch.spec.backend if batch.spec.backend != "auto" else "rknn" if on_board else "onnx"
-    measured = measured_table_path(batch, backend)
+    measured = measured_table_path(batch.workspace, batch.model_set.digest, backend)
     if measured.is_file():
         return load_table(str(measured))
     return load_table(PUBLISHED) if backend == "rknn" else None
 
 
-def measured_table_path(batch: Batch, backend: str) -> Path:
-    """Where the table measured with the job's model set lies."""
-    return batch.workspace / "outputs" / ".timing" / f"{batch.model_set.digest[:12]}-{backend}.json"
+def measured_table_path(workspace: Path, digest: str, backend: str) -> Path:
+    """Where the table measured with a model set lies."""
+    return workspace / "outputs" / ".timing" / f"{digest[:12]}-{backend}.json"
 
 
 def simulated_estimate(batch: Batch, table: Table) -> Estimate:

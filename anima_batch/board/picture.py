@@ -44,9 +44,13 @@ class Span:
 
 def save_simulations(simulations: Iterable[Simulation], path: Path) -> None:
     """A computed step of each, one below the other, as a PNG; raises UsageError or StorageError."""
+    save_images([draw_simulation(found) for found in simulations], path)
+
+
+def save_images(images: Sequence[Image.Image], path: Path) -> None:
+    """Timelines, one below the other, as a PNG; raises UsageError or StorageError."""
     if path.suffix.lower() != ".png":
         raise UsageError(f"--figure: must end in .png, got {path}")
-    images = [draw_simulation(found) for found in simulations]
     tops = [0, *itertools.accumulate(image.height for image in images)]
     whole = Image.new("RGB", (WIDTH, tops[-1]), "white")
     for image, top in zip(images, tops, strict=False):

@@ -30,6 +30,8 @@ _TABLE = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())  # mod
 class RunSpec(BaseModel):
     """How the images are made, not what they are; `pinned` counts sessions, 0 `threads` are all.
 
+    `ahead_mib`: of files of graphs that staging "ahead" opens before they are needed; one may be larger. With less
+    memory available than `min_available_mib`, or more growth of swap than `max_swap_growth_mib`, it is on demand.
     `recycle`: images that one worker process makes before a fresh one takes over, 0: any number. `deadline_seconds`:
     what any answer of the worker may take at the least before it is taken for hung.
     """
@@ -37,6 +39,9 @@ class RunSpec(BaseModel):
     model_config = _TABLE
     staging: Literal["auto", "on-demand", "ahead", "pinned", "resident"] = "auto"
     pinned: Annotated[int, Strict(), Field(ge=0, le=10000, description="0-10000")] = 16
+    ahead_mib: Annotated[int, Strict(), Field(ge=1, le=1 << 20, description="1-1048576 MiB")] = 128
+    min_available_mib: Annotated[int, Strict(), Field(ge=0, le=1 << 20, description="0-1048576 MiB")] = 1536
+    max_swap_growth_mib: Annotated[int, Strict(), Field(ge=0, le=1 << 20, description="0-1048576 MiB")] = 16
     interleave: Annotated[bool, Strict()] = True
     core_mask: Literal["0", "1", "2", "0+1"] = "0"
     threads: Annotated[int, Strict(), Field(ge=0, le=1024, description="0-1024")] = 0

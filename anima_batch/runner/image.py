@@ -93,6 +93,8 @@ def _denoise(setting: Setting, task: Task, conditioning: Conditioning, course: C
     while course.begun.state.step < request.steps:
         report = yield from insist(setting, task, course, lambda: _take_step(setting, course, clock))
         setting.guard.check()
+        if told := setting.worker.tell_fallback():
+            yield Notice(told)
         yield from save_checkpoint(task, conditioning, course)
         left = setting.forecast(_measure(planned.pixels, course.begun.log), report.index)
         yield StepDone(planned.stem, report, request.steps, course.durable_step, *left)
@@ -113,7 +115,8 @@ def _take_step(setting: Setting, course: Course, clock: BusyClock) -> StepReport
     before, course.broken = course.begun, None
     taken = setting.worker.step(before.state)
     report = taken.report
-    after = Begun(taken.state, before.log.add_step(report, taken.phases, clock.seconds), before.generation)
+    log = before.log.add_step(report, taken.phases, clock.seconds)
+    after = Begun(taken.state, log.warn(taken.fallback) if taken.fallback else log, before.generation)
     if report.nan or report.inf:
         course.broken = after
         counts = f"{report.nan} NaN and {report.inf} infinite latents of {taken.state.latents.size}"

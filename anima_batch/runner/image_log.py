@@ -90,7 +90,8 @@ class ImageLog:
 
 def add_timings(a: Timings, b: Timings) -> Timings:
     """Phase by phase."""
-    return Timings(a.load + b.load, a.init + b.init, a.run + b.run, a.release + b.release)
+    sums = (x + y for x, y in zip(dataclasses.astuple(a), dataclasses.astuple(b), strict=True))
+    return Timings(*sums)
 
 
 class BusyClock:

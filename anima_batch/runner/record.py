@@ -180,7 +180,7 @@ def _record_sampling(request: ImageRequest, policy_name: str, outcome: Outcome) 
 
 
 def _record_timings(outcome: Outcome) -> TimingsRecord:
-    """`host` is the part of denoising outside the runtime's four phases."""
+    """The phases of denoising may overlap; `host` is the host's maths between the graphs."""
     log, phases = outcome.log, outcome.log.phases
     return TimingsRecord(
         encode=log.encode_seconds,
@@ -190,6 +190,6 @@ def _record_timings(outcome: Outcome) -> TimingsRecord:
         init=phases.init,
         run=phases.run,
         release=phases.release,
-        host=log.denoise_seconds - phases.load - phases.init - phases.run - phases.release,
+        host=phases.host,
         total=outcome.total_seconds,
     )

@@ -16,7 +16,7 @@ MAX_PIXELS = 8192  # of a side, as in a request
 
 # The bounds are far beyond what can be, and near enough that sums and ratios of any records stay finite.
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]  # the host's share is a difference: it may be just below 0
+Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]  # the host's share was once a difference, and may be just below 0
 Side = Annotated[int, Field(ge=1, le=MAX_PIXELS)]
 
 UNSIGNED = "0" * 64

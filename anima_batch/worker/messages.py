@@ -38,11 +38,12 @@ class Opened:
 
 @dataclass(frozen=True)
 class StepTaken:
-    """A step's state, its report, and the seconds it spent in each of the runtime's phases."""
+    """A step's state, its report, the seconds it spent in each phase, and why staging fell back if it did."""
 
     state: SamplerState
     report: StepReport
     phases: Timings
+    fallback: str | None
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class ModelWorker:
         self._held: SamplerState | None = None  # the state that the child has too
         self._resident: list[int] = []  # bytes after each image of the process at hand
         self._is_growth_told = False
+        self._fallback: str | None = None  # the first one
+        self._is_fallback_told = False
 
     def __enter__(self) -> ModelWorker:
         self._start()  # it imports the runtimes while the caller does something else
@@ -119,6 +121,7 @@ class ModelWorker:
         kind: Kind = "step" if computed else "forecast"
         taken: StepTaken = self._ask("step", (sent,), kind, pixels * max(computed, 1))
         self._held = restore_history(settle(taken.state), state)
+        self._fallback = self._fallback or taken.fallback
         return replace(taken, state=self._held)
 
     def decode(self, latents: Array) -> npt.NDArray[np.uint8]:
@@ -127,6 +130,12 @@ class ModelWorker:
         size = LATENT_PIXELS * math.prod(latents.shape[1:])
         pixels: npt.NDArray[np.uint8] = self._ask("decode", (latents,), work=size)
         return pixels
+
+    def tell_fallback(self) -> str | None:
+        """Once, when a step was made with fewer graphs open than asked for: why."""
+        told = None if self._is_fallback_told else self._fallback
+        self._is_fallback_told |= told is not None
+        return told
 
     def end_image(self) -> str | None:
         """Note that an image is behind; recycles the process when its turn has come. A line once it seems to leak."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from anima_batch.backends.faults import FaultPlan, FaultyBackend, parse_faults
@@ -72,7 +73,7 @@ class _Service:
         assert state is not None
         taken = bench.step(state)
         self._state = taken.state
-        return StepTaken(strip_history(taken.state, state), taken.report, taken.phases)
+        return replace(taken, state=strip_history(taken.state, state))
 
     def close(self) -> None:
         """Release what is open."""

@@ -13,7 +13,7 @@ from anima_batch.anima.conditioning import Conditioning
 from anima_batch.anima.ops import Array
 from anima_batch.anima.pipeline import open_pipeline
 from anima_batch.anima.transformer import Transformer
-from anima_batch.backends.base import Backend, Timings
+from anima_batch.backends.base import Backend
 from anima_batch.backends.faults import FaultPlan
 from anima_batch.errors import BackendError
 from anima_batch.job import ImageRequest
@@ -68,16 +68,10 @@ class Workbench:
         assert self._image is not None
         request, transformer = self._image
         self._plan.begin("step", request.seed, state.step + 1)
-        timings = self._pipeline.backend.timings
+        timings = self._pipeline.backend.watch.timings
         before = replace(timings)
         after, report = next(sample(request, transformer, state))
-        phases = Timings(
-            timings.load - before.load,
-            timings.init - before.init,
-            timings.run - before.run,
-            timings.release - before.release,
-        )
-        return StepTaken(after, report, phases)
+        return StepTaken(after, report, timings.since(before), self._pipeline.fallback)
 
     def decode(self, latents: Array) -> npt.NDArray[np.uint8]:
         """Pixels uint8 (H, W, 3) of latents (16, h, w)."""

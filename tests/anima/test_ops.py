@@ -92,3 +92,51 @@ def test_modulate_leaves_its_input_alone():
 
 def test_silu_of_large_negative_values_is_zero_and_warns_of_nothing():
     assert ops.silu(np.float32([-80.0]))[0] == pytest.approx(0, abs=1e-30)
+
+
+def plain_advance(residual, gate, output, one_plus_scale, shift):
+    """The same over whole arrays, formula by formula."""
+    residual = residual + gate * output.astype(np.float32)
+    centred = residual - residual.mean(axis=-1, keepdims=True)
+    variance = np.mean(centred * centred, axis=-1, keepdims=True)
+    return residual, centred * (one_plus_scale / np.sqrt(variance + np.float32(ops.EPS))) + shift
+
+
+def made_arrays(rows, width, dtype=np.float32):
+    rng = np.random.default_rng(7)
+    residual, output = rng.standard_normal((2, rows, width), np.float32)
+    gate, one_plus_scale, shift = rng.standard_normal((3, width), np.float32)
+    return residual * 3, gate, output.astype(dtype), one_plus_scale, shift
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("rows", "width"), [(1, 64), (64, 192), (1000, 2048), (1023, 40), (3, 50_000)])
+def test_a_step_on_by_blocks_has_the_bits_of_the_formulas_over_whole_arrays(rows, width, dtype):
+    residual, gate, output, one_plus_scale, shift = made_arrays(rows, width, dtype)
+    wanted, wanted_z = plain_advance(residual, gate, output, one_plus_scale, shift)
+    z = np.empty_like(residual)
+    ops.advance(residual, ops.Gated(gate, output), ops.Norm(one_plus_scale, shift, z))
+    assert residual.tobytes() == wanted.tobytes()
+    assert z.tobytes() == wanted_z.tobytes()
+    assert ops.modulate(residual, one_plus_scale, shift).tobytes() == z.tobytes()
+
+
+def test_a_float16_output_is_the_float32_one_rounded_once_and_overflow_is_infinite_without_a_warning():
+    residual, gate, output, one_plus_scale, shift = made_arrays(100, 192)
+    shift[3], shift[4] = 1e5, 65519.99
+    wide, narrow = np.empty_like(residual), np.empty(residual.shape, np.float16)
+    other = residual.copy()
+    ops.advance(residual, ops.Gated(gate, output), ops.Norm(one_plus_scale, shift, wide))
+    ops.advance(other, ops.Gated(gate, output), ops.Norm(one_plus_scale, shift, narrow))
+    assert np.isinf(narrow[:, 3]).all()
+    with np.errstate(over="ignore"):
+        assert narrow.tobytes() == wide.astype(np.float16).tobytes()
+
+
+def test_a_step_on_without_a_norm_or_without_an_addition_does_only_the_other():
+    residual, gate, output, one_plus_scale, shift = made_arrays(100, 192)
+    before = residual.copy()
+    ops.advance(residual, None, ops.Norm(one_plus_scale, shift, np.empty_like(residual)))
+    assert np.array_equal(residual, before)
+    ops.advance(residual, ops.Gated(gate, output), None)
+    assert np.array_equal(residual, before + gate * output)

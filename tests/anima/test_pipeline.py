@@ -9,10 +9,11 @@ import pytest
 
 from anima_batch.anima.conditioning import Conditioning
 from anima_batch.anima.config import subgraph_keys
-from anima_batch.anima.pipeline import Pipeline, _choose_kept, _room_bytes, open_pipeline
+from anima_batch.anima.engine import Engine
+from anima_batch.anima.pipeline import Pipeline, StagingChoice, _room_bytes, choose_staging, open_pipeline
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.backends.staging import Staging
-from anima_batch.errors import BackendError, ModelSetError, UsageError
+from anima_batch.errors import BackendError, ModelSetError
 from anima_batch.job import RunSpec
 from anima_batch.model_set import built_in_folder, load_model_set
 from anima_batch.sampling import make_sigmas
@@ -57,8 +58,9 @@ def opened_by_two_passes(run):
         return backend.open(PICTURE_BOOK.path(role))
 
     total = sum(PICTURE_BOOK.path(role).stat().st_size for role in ROLES)
-    staging = Staging(open_session, _choose_kept(run, ROLES, total, 1 << 30))
-    transformer = Pipeline(PICTURE_BOOK, backend, backend, staging).make_transformer(SIGMAS, conditioning(), 128, 128)
+    choice = choose_staging(run, ROLES, total, 1 << 30)
+    engine = Engine(Staging(open_session, choice.keep, ahead_bytes=choice.ahead_bytes), backend.watch)
+    transformer = Pipeline(PICTURE_BOOK, backend, backend, engine).make_transformer(SIGMAS, conditioning(), 128, 128)
     for step in (0, 1):
         transformer.features(np.zeros((16, 16, 16), np.float32), step, ["cond"])
     return opened
@@ -78,29 +80,28 @@ def test_pinned_keeps_the_first_n_sessions_of_a_pass(pinned):
     assert opened_by_two_passes(RunSpec(staging="pinned", pinned=pinned)) == ROLES + ROLES[pinned:]
 
 
-def test_on_demand_keeps_no_session_and_resident_all():
+def test_on_demand_and_ahead_keep_no_session_and_resident_all():
     assert opened_by_two_passes(RunSpec(staging="on-demand")) == ROLES + ROLES
+    assert opened_by_two_passes(RunSpec(staging="ahead")) == ROLES + ROLES
     assert opened_by_two_passes(RunSpec(staging="resident")) == ROLES
 
 
-def test_auto_goes_on_demand_where_the_graphs_take_more_than_a_quarter_of_the_room():
-    assert _choose_kept(RunSpec(), ROLES, 1000, 4000) == ROLES
-    assert _choose_kept(RunSpec(), ROLES, 1001, 4000) == ()
-    assert _choose_kept(RunSpec(staging="resident"), ROLES, 1001, 4000) == ROLES
+def test_auto_goes_ahead_where_the_graphs_take_more_than_a_quarter_of_the_room():
+    resident, ahead = StagingChoice(ROLES), StagingChoice(ahead_bytes=128 << 20)
+    assert choose_staging(RunSpec(), ROLES, 1000 << 20, 4000 << 20) == resident
+    assert choose_staging(RunSpec(), ROLES, 1001 << 20, 4000 << 20) == ahead
+    assert choose_staging(RunSpec(staging="resident"), ROLES, 1001 << 20, 4000 << 20) == resident
+    assert choose_staging(RunSpec(staging="ahead"), ROLES, 1000 << 20, 4000 << 20) == ahead
+
+
+def test_auto_keeps_a_small_set_open_however_little_memory_there_is():
+    assert choose_staging(RunSpec(), ROLES, 7 << 20, 8 << 20) == StagingChoice(ROLES, gated=False)
 
 
 def test_the_npu_has_room_for_its_four_gigabytes_of_addresses_however_much_memory_there_is():
     assert _room_bytes("rknn", 32 << 30) == 4 << 30
     assert _room_bytes("rknn", 2 << 30) == 2 << 30
     assert _room_bytes("onnx", 32 << 30) == 32 << 30
-
-
-def test_staging_ahead_is_refused_as_a_usage_error():
-    with pytest.raises(UsageError) as caught:
-        open_pipeline(PICTURE_BOOK, "onnx", RunSpec(staging="ahead"))
-    assert caught.value.exit_code == 2
-    assert str(caught.value).startswith("run.staging: ")
-    assert "auto, on-demand, pinned or resident" in str(caught.value)
 
 
 def test_a_set_that_lacks_a_graph_of_the_transformer_is_refused_when_the_pipeline_opens():
@@ -215,7 +216,7 @@ def test_a_transformer_has_the_grid_of_the_picture_and_the_contexts_of_its_strea
     made = conditioning()
     transformer = pipeline.make_transformer(SIGMAS, made, 192, 128)
     assert transformer.grid == (8, 12)
-    assert transformer.contexts == made.streams
+    assert transformer.fixed.contexts == made.streams
     (features,) = transformer.features(np.zeros((16, 16, 24), np.float32), 0, ["uncond"])
     assert features.shape == (96, CONFIG.hidden)
     assert transformer.velocity(features, 0).shape == (16, 16, 24)
@@ -250,8 +251,8 @@ def test_closing_releases_the_sessions_that_were_kept_and_the_pipeline_can_go_on
     transformer = pipeline.make_transformer(SIGMAS, conditioning(), 128, 128)
     latents = np.zeros((16, 16, 16), np.float32)
     (before,) = transformer.features(latents, 0, ["cond"])
-    released = pipeline.backend.timings.release
+    released = pipeline.backend.watch.timings.release
     pipeline.close()
-    assert pipeline.backend.timings.release > released
+    assert pipeline.backend.watch.timings.release > released
     (after,) = transformer.features(latents, 0, ["cond"])
     assert np.array_equal(before, after)

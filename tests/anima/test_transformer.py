@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from anima_batch.anima.config import BRANCHES, SubgraphKey
+from anima_batch.anima.engine import Engine
 from anima_batch.anima.transformer import HostWeights, compute_modulation, make_transformer
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.backends.staging import Staging
@@ -42,13 +43,14 @@ class Model:
         self.backend = OnnxBackend(threads=1)
         self.folder = folder
 
-    def staging(self):
-        return Staging(lambda role: self.backend.open(self.folder / role))
+    def engine(self, staging=None, **options):
+        staging = staging or Staging(lambda role: self.backend.open(self.folder / role))
+        return Engine(staging, self.backend.watch, **options)
 
-    def transformer(self, sigmas, contexts, shape):
+    def transformer(self, sigmas, contexts, shape, engine=None):
         modulation = compute_modulation(self.host, self.config, sigmas)
         grid = (shape[0] // 2, shape[1] // 2)
-        return make_transformer(self.host, self.config, self.staging(), modulation, contexts, grid)
+        return make_transformer(self.host, self.config, engine or self.engine(), modulation, contexts, grid)
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +99,9 @@ def test_each_branch_gets_and_gives_what_it_does_in_comfyui(name, models):
             own = golden[f"blocks.{block}.adaln_modulation_{branch}.out"].reshape(3, -1)
             np.testing.assert_allclose(np.stack([shift, one_plus_scale - 1, gate]), own + ada, atol=TOLERANCE)
             z = golden[f"blocks.{block}.{branch}.in"].reshape(x.shape)
-            with model.staging().session(SubgraphKey("transformer", block, branch).role) as session:
-                y = session.run(transformer._feeds(branch, z, "cond"))[0]
+            key = SubgraphKey("transformer", block, branch)
+            with transformer.engine.staging.session(key.role) as session:
+                y = session.run({"z": z[None], **transformer.fixed.of(key, "cond")})[0]
             np.testing.assert_allclose(y, golden[f"blocks.{block}.{branch}.out"].reshape(x.shape), atol=TOLERANCE)
             seen += 1
     assert seen == 3 * model.config.blocks
@@ -120,7 +123,9 @@ def test_both_streams_of_a_step_share_each_opened_subgraph(models):
 
     contexts = {"cond": padded(golden["context"][0], 512), "uncond": np.zeros((512, 32), np.float32)}
     modulation = compute_modulation(model.host, model.config, golden["sigma"])
-    transformer = make_transformer(model.host, model.config, Staging(open_session), modulation, contexts, (8, 8))
+    transformer = make_transformer(
+        model.host, model.config, model.engine(Staging(open_session)), modulation, contexts, (8, 8)
+    )
     latents = golden["x"][0, :, 0]
     both = transformer.features(latents, 0, ["cond", "uncond"])
     assert len(opened) == 9

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from anima_batch.backends.base import Timings, check_output
+from anima_batch.backends.base import Stopwatch, check_output
 from anima_batch.backends.faults import Fault, FaultPlan, FaultyBackend, parse_faults
 from anima_batch.errors import BackendError
 
@@ -13,9 +13,9 @@ from anima_batch.errors import BackendError
 class OnesBackend:
     """A backend whose every graph gives ones."""
 
-    name, suffix, timings = "ones", ".ones", Timings()
+    name, suffix, cores, watch = "ones", ".ones", 1, Stopwatch()
 
-    def open(self, path):
+    def open(self, path, core=0):
         return SimpleNamespace(inputs=(), run=lambda feeds: np.ones((1, 4, 8), np.float32), close=lambda: None)
 
     def versions(self):

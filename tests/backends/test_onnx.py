@@ -192,14 +192,20 @@ def test_a_missing_file_and_a_folder_are_refused_by_name(name, reason, tmp_path)
 
 def test_timings_add_up_over_sessions_and_runs(mlp):
     backend = OnnxBackend(1)
-    assert backend.timings.load == backend.timings.init == backend.timings.run == backend.timings.release == 0
+    assert (
+        backend.watch.timings.load
+        == backend.watch.timings.init
+        == backend.watch.timings.run
+        == backend.watch.timings.release
+        == 0
+    )
     seen = []
     for _ in range(8):  # single times vary: eight in rising order are a sum
         session = backend.open(mlp)
         session.run(normal_feeds(session))
         session.close()
         session.close()
-        seen.append(astuple(backend.timings))
+        seen.append(astuple(backend.watch.timings))
     for phase in zip(*seen, strict=True):
         assert phase[0] > 0
         assert all(earlier < later for earlier, later in pairwise(phase))
@@ -208,11 +214,11 @@ def test_timings_add_up_over_sessions_and_runs(mlp):
 def test_a_phase_adds_to_its_own_time_alone(mlp):
     backend = OnnxBackend(1)
     session = backend.open(mlp)
-    assert [seconds > 0 for seconds in astuple(backend.timings)] == [True, True, False, False]
-    opened = astuple(backend.timings)
+    assert [seconds > 0 for seconds in astuple(backend.watch.timings)] == [True, True, False, False]
+    opened = astuple(backend.watch.timings)
     session.run(normal_feeds(session))
-    assert astuple(backend.timings)[:2] == opened[:2]
-    assert [seconds > 0 for seconds in astuple(backend.timings)] == [True, True, True, False]
+    assert astuple(backend.watch.timings)[:2] == opened[:2]
+    assert [seconds > 0 for seconds in astuple(backend.watch.timings)] == [True, True, True, False]
 
 
 def test_a_closed_session_refuses_to_run_and_closes_again_in_peace(mlp):

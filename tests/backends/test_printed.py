@@ -8,7 +8,8 @@ import anima_batch
 
 PRELUDE = """
 import ctypes, os, signal, sys
-from anima_batch.backends.printed import KEPT_BYTES, PrintedText
+from anima_batch.backends.printed import KEPT_BYTES, Printing
+printing = Printing()
 libc = ctypes.CDLL(None)
 """
 
@@ -24,7 +25,7 @@ def run_python(script):
 def test_text_of_python_and_of_both_c_streams_is_heard_and_passed_on():
     ended = run_python("""
 print("before")
-with PrintedText() as printed:
+with printing.listen() as printed:
     libc.puts(b"from the buffer of C")
     os.write(2, b"from a descriptor\\n")
     print("from Python")
@@ -41,7 +42,7 @@ os.write(2, repr(sorted(printed.text.splitlines())).encode())
 def test_an_exception_leaves_the_descriptors_as_they_were():
     ended = run_python("""
 try:
-    with PrintedText() as printed:
+    with printing.listen() as printed:
         os.write(1, b"heard\\n")
         raise ValueError
 except ValueError:
@@ -54,7 +55,7 @@ def test_megabytes_from_a_call_that_leaves_the_lock_to_others_are_passed_on_and_
     """ctypes gives the interpreter's lock away during a call, as it does for the runtime's."""
     ended = run_python("""
 data = b"x" * (4 << 20) + b"the end"
-with PrintedText() as printed:
+with printing.listen() as printed:
     assert libc.write(2, data, len(data)) == len(data)
 assert len(printed.text) == KEPT_BYTES and printed.text.endswith("the end")
 """)
@@ -69,7 +70,7 @@ def held():
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 before = held()
 for _ in range(200):
-    with PrintedText():
+    with printing.listen():
         os.write(1, b".")
 assert held() == before
 """)
@@ -82,8 +83,60 @@ reader, writer = os.pipe()
 os.dup2(writer, 2)
 os.close(reader)
 os.close(writer)
-with PrintedText() as printed:
+with printing.listen() as printed:
     os.write(1, b"heard\\n")
 print(printed.text.strip())
 """)
     assert (ended.returncode, ended.stdout) == (0, "heard\n")
+
+
+def test_what_two_threads_print_at_a_time_is_heard_by_both_calls_which_say_that_they_were_not_alone():
+    """As a graph that is opened ahead and one that runs."""
+    ended = run_python("""
+import threading
+both, first_has_ended = threading.Barrier(2, timeout=30), threading.Event()
+def open_ahead():
+    with printing.listen() as opening:
+        both.wait()
+        os.write(2, b"opening\\n")
+        both.wait()
+    told.append((sorted(opening.text.split()), opening.alone))
+    first_has_ended.set()
+told = []
+thread = threading.Thread(target=open_ahead)
+thread.start()
+with printing.listen() as running:
+    both.wait()
+    libc.puts(b"running")
+    both.wait()
+    assert first_has_ended.wait(30)
+    os.write(1, b"last\\n")
+thread.join()
+with printing.listen() as after:
+    pass
+print(told == [(["opening", "running"], False)] or told, sorted(running.text.split()), running.alone, after.alone)
+""")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "True ['last', 'opening', 'running'] False True\n"
+    assert sorted(ended.stderr.split()) == ["last", "opening", "running"]
+
+
+def test_calls_of_four_threads_that_come_and_go_lose_nothing_and_leave_nothing():
+    ended = run_python("""
+import threading
+def held():
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+def call(name):
+    for number in range(50):
+        with printing.listen() as printed:
+            os.write(2, b"%s%d\\n" % (name, number) * 20)
+        assert printed.text.count("%s%d\\n" % (name.decode(), number)) == 20, (name, number)
+before = held()
+threads = [threading.Thread(target=call, args=(name,)) for name in (b"a", b"b", b"c", b"d")]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert held() == before
+""")
+    lines = ended.stderr.splitlines()
+    assert ended.returncode == 0, lines[-5:]
+    assert {line: lines.count(line) for line in set(lines)} == {f"{name}{n}": 20 for name in "abcd" for n in range(50)}

@@ -21,7 +21,16 @@ def test_a_short_file_takes_every_default(job_spec: Load):
     spec = job_spec(f"[defaults]\n{GIVEN}", "night one.toml")
     assert (spec.name, spec.model_set, spec.backend, spec.max_images) == ("night one", "picture-book", "auto", 10000)
     assert spec.run == RunSpec(
-        staging="auto", pinned=16, interleave=True, core_mask="0", threads=0, recycle=8, deadline_seconds=30.0
+        staging="auto",
+        pinned=16,
+        ahead_mib=128,
+        min_available_mib=1536,
+        max_swap_growth_mib=16,
+        interleave=True,
+        core_mask="0",
+        threads=0,
+        recycle=8,
+        deadline_seconds=30.0,
     )
     request = expand_job(spec, [(128, 192)]).images[0].request
     assert (request.width, request.height, request.steps, request.guidance_scale) == (128, 192, 20, 4.0)

@@ -3,11 +3,11 @@
 import json
 import os
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
 from command import COMMAND, Workspace, wait_for
+from memory_group import memory_group
 
 STEPS = 3
 TEN_IMAGES = f"""
@@ -177,37 +177,12 @@ def test_recycling_ends_a_leak(workspace):
     assert "the worker process grew" not in workspace.run("run", job, "--recycle", "3").stderr
 
 
-def make_cgroup(limit):
-    """A memory control group of this machine, or a skip where it lets nobody make one."""
-    for parent, limit_name in ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-                               (Path("/sys/fs/cgroup"), "memory.max")):  # fmt: skip
-        group = parent / f"anima-batch-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            (group / limit_name).write_text(str(limit))
-        except OSError:
-            group.rmdir()
-            continue
-        return group
-    pytest.skip("needs a memory control group that can be written to: run as root outside a container")
-
-
 def test_a_child_that_the_kernel_kills_for_want_of_memory_is_named_and_the_batch_goes_on(golden, workspace):
-    group = make_cgroup(1_500_000_000)
-    try:
+    with memory_group(1_500_000_000) as inside:
         workspace.make_faults(make_fault("memory_limit", amount=0))
         workspace.write_job(TEN_IMAGES)
-        script = f'echo $$ > {group}/cgroup.procs && exec "$@"'
-        ended = psutil.Popen(
-            ["sh", "-c", script, "sh", *COMMAND, "run", "jobs/job.toml"],
-            cwd=workspace.folder, env=workspace.environment,
-        ).wait()  # fmt: skip
-        assert ended == 1
-    finally:
-        group.rmdir()
+        words = [*inside, *COMMAND, "run", "jobs/job.toml"]
+        assert psutil.Popen(words, cwd=workspace.folder, env=workspace.environment).wait() == 1
     message = find_failed(workspace, golden)["error"]["message"]
     assert "the worker process was ended by SIGKILL, most likely for want of memory (it held " in message
 

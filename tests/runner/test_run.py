@@ -58,10 +58,9 @@ def test_a_manifest_says_what_made_the_picture_and_how_long_it_took(finished):
         assert manifest["request_id"] == request_id(request, model_set.digest)
         assert [step["index"] for step in manifest["steps"]] == [1, 2, 3, 4, 5, 6]
         timings = manifest["timings"]
-        inside = sum(timings[phase] for phase in ("load", "init", "run", "release", "host"))
-        assert inside == pytest.approx(timings["denoise"])
+        assert all(0 <= timings[phase] <= timings["denoise"] for phase in ("load", "init", "run", "release", "host"))
         assert timings["denoise"] <= timings["total"]
-        assert timings["run"] > 0
+        assert timings["run"] > 0 < timings["host"]
         assert manifest["runs"][0]["first_step"] == 1
         assert manifest["runs"][0]["last_step"] == 6
 
@@ -112,7 +111,8 @@ def test_on_demand_staging_times_every_phase(workspace):
     job = workspace.write_job('[defaults]\nprompt = "a boat"\nseed = 1\nsteps = 2\n')
     workspace.run("run", job, "--staging", "on-demand")
     (manifest,) = workspace.manifests().values()
-    assert all(manifest["timings"][phase] > 0 for phase in ("load", "init", "run", "release"))
+    timings = manifest["timings"]
+    assert all(timings[phase] > 0 for phase in ("load", "init", "run", "release", "host"))
 
 
 def test_limit_stops_after_that_many_images_and_the_next_run_does_the_rest(workspace):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anima_batch.anima.conditioning import Conditioning
-from anima_batch.errors import BackendError, UsageError, WorkerError
+from anima_batch.errors import BackendError, WorkerError
 from anima_batch.job import FullPolicy, GuidanceReusePolicy, ImageRequest, RunSpec, SpectrumPolicy
 from anima_batch.model_set import find_model_set
 from anima_batch.sampling import initial_state, pack_state
@@ -126,11 +126,6 @@ def test_the_child_is_recycled_after_so_many_images():
 
 
 def test_what_is_wrong_with_the_model_set_or_its_options_stops_the_run_as_it_did_in_one_process():
-    with (
-        ModelWorker(Opening(PICTURE_BOOK, "onnx", RunSpec(staging="ahead")), Deadlines(120)) as worker,
-        pytest.raises(UsageError, match="'ahead' is not built yet"),
-    ):
-        worker.open()
     with ModelWorker(Opening(PICTURE_BOOK, "rknn", RunSpec()), Deadlines(120)) as worker, pytest.raises(BackendError):
         worker.open()
 

@@ -1,4 +1,4 @@
-"""Measurements of the program's own cost, as commands whose figures can be compared within one run."""
+"""What a step costs beside the model: sampler, digests and checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CheckpointCost:
     bytes_per_step: int
 
 
-class _FreeModel:
+class FreeModel:
     """A velocity model that costs nothing, so that only the program's own time is left."""
 
     def __init__(self, tokens: int, shape: tuple[int, ...]) -> None:
@@ -61,7 +61,7 @@ def bench_checkpoint(folder: Path, width: int, height: int, steps: int) -> Itera
     }
     target = folder / ".bench-checkpoint"
     for name, policy in policies.items():
-        request = _make_request(width, height, steps, policy)
+        request = make_request(width, height, steps, policy)
         if target.is_dir():  # a bench that was killed left it
             shutil.rmtree(target)
         make_folder(target)
@@ -71,7 +71,8 @@ def bench_checkpoint(folder: Path, width: int, height: int, steps: int) -> Itera
             shutil.rmtree(target)
 
 
-def _make_request(width: int, height: int, steps: int, policy: Policy) -> ImageRequest:
+def make_request(width: int, height: int, steps: int, policy: Policy) -> ImageRequest:
+    """A picture to measure with; raises UsageError."""
     try:
         return ImageRequest(prompt="bench", seed=1, width=width, height=height, steps=steps, policy=policy)
     except ValidationError as error:
@@ -81,7 +82,7 @@ def _make_request(width: int, height: int, steps: int, policy: Policy) -> ImageR
 
 def _measure_steps(name: str, request: ImageRequest, folder: Path) -> CheckpointCost:
     first = initial_state(request)
-    model = _FreeModel(request.width * request.height // 256, first.latents.shape)
+    model = FreeModel(request.width * request.height // 256, first.latents.shape)
     saves, totals, free, written = [], [], [], 0
     reports: list[str] = []
     histories: set[Path] = set()
