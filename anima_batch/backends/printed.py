@@ -7,7 +7,7 @@ import ctypes
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock, Thread
 
 KEPT_BYTES = 16 << 10  # the end of what was printed
@@ -57,8 +57,10 @@ class Printing:
         _flush()  # never with the lock held: the thread that empties the pipe takes it
         with self._lock:
             if self._tap is None:
-                self._tap = _Tap(self)
-            self.pass_on(self._tap)
+                self._tap = _Tap(self.pump)
+            if not self._listening:
+                self._tap.take()
+            self._pass_on(self._tap)
             self._listening.append(heard)
             if len(self._listening) > 1:
                 for each in self._listening:
@@ -66,27 +68,20 @@ class Printing:
 
     def _end(self, heard: PrintedText) -> None:
         _flush()
-        closed = None
         with self._lock:
             assert self._tap is not None
-            if self._listening == [heard]:
-                self._tap.give_back()
-                closed = self._tap
-            self.pass_on(self._tap)
+            self._pass_on(self._tap)
             self._listening.remove(heard)
-            if closed is not None:
-                self._tap = None
-        if closed is not None:
-            closed.close()
+            if not self._listening:
+                self._tap.give_back()
 
     def pump(self, tap: _Tap) -> None:
-        """Pass on whatever comes, in a thread, until the tap is closed."""
+        """Pass on whatever comes, in a thread, for as long as the process lives."""
         while tap.wait():
             with self._lock:
-                if tap is self._tap:
-                    self.pass_on(tap)
+                self._pass_on(tap)
 
-    def pass_on(self, tap: _Tap) -> None:
+    def _pass_on(self, tap: _Tap) -> None:
         """Everything that lies in the pipe, to all who listen; the lock is held."""
         while block := tap.read():
             for each in self._listening:
@@ -95,25 +90,22 @@ class Printing:
 
 
 class _Tap:
-    """Descriptors 1 and 2 as a pipe that a thread empties."""
+    """A pipe that takes the place of descriptors 1 and 2, and the thread that empties it.
 
-    def __init__(self, printing: Printing) -> None:
-        self._saved = [(number, os.dup(number)) for number in (1, 2)]
-        self._reader, writer = os.pipe()
+    Both stay for good: a call costs no thread. What a process that the library started prints later goes on, too.
+    """
+
+    def __init__(self, pump: Callable[[_Tap], None]) -> None:
+        self._saved: list[tuple[int, int]] = []
+        self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
-        self._wake = os.eventfd(0)
         self._poll = select.poll()
         self._poll.register(self._reader, select.POLLIN)
-        self._poll.register(self._wake, select.POLLIN)
-        self._thread = Thread(target=printing.pump, args=(self,), daemon=True)
-        self._thread.start()
-        for number, _ in self._saved:
-            os.dup2(writer, number)
-        os.close(writer)
+        Thread(target=pump, args=(self,), daemon=True).start()
 
     def wait(self) -> bool:
-        """Wait until something lies in the pipe; False once the tap is to be closed."""
-        return all(descriptor != self._wake for descriptor, _ in self._poll.poll())
+        """Wait until something lies in the pipe."""
+        return bool(self._poll.poll())
 
     def read(self) -> bytes:
         """What lies in the pipe, or nothing."""
@@ -124,20 +116,22 @@ class _Tap:
 
     def write(self, block: bytes) -> None:
         """On to where it would have gone to descriptor 2."""
+        onward = self._saved[1][1] if self._saved else 2
         with contextlib.suppress(OSError):  # whoever read it is gone; the call goes on all the same
-            os.write(self._saved[1][1], block)
+            os.write(onward, block)
+
+    def take(self) -> None:
+        """Put the pipe in the descriptors' place."""
+        self._saved = [(number, os.dup(number)) for number in (1, 2)]
+        for number, _ in self._saved:
+            os.dup2(self._writer, number)
 
     def give_back(self) -> None:
         """Make the descriptors what they were."""
         for number, saved in self._saved:
             os.dup2(saved, number)
-
-    def close(self) -> None:
-        """End the thread; a process that the library started may keep the other end open for ever."""
-        os.eventfd_write(self._wake, 1)
-        self._thread.join()
-        for descriptor in (self._reader, self._wake, *(saved for _, saved in self._saved)):
-            os.close(descriptor)
+            os.close(saved)
+        self._saved = []
 
 
 def _flush() -> None:

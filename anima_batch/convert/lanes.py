@@ -46,7 +46,7 @@ class SessionLane:
 
     def add_block(self, block: int, residuals: Sequence[Array], step: int, streams: Sequence[str]) -> None:
         """As Lane says."""
-        self.transformer.add_block(block, residuals, step, streams)
+        self.transformer.add_blocks([block], residuals, step, streams)
 
     def run(self, role: str, feeds: Mapping[str, Array]) -> Array:
         """One subgraph alone."""
@@ -77,7 +77,7 @@ def make_lane(
 
 def run_on(transformer: Transformer, staging: Staging) -> Transformer:
     """The same transformer over other sessions."""
-    return replace(transformer, staging=staging)
+    return replace(transformer, engine=replace(transformer.engine, staging=staging))
 
 
 class _Recorder:

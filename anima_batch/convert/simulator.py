@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from anima_batch.backends.base import Array, TensorSpec, Timings, check_feeds
+from anima_batch.backends.base import Array, Stopwatch, TensorSpec, check_feeds
 from anima_batch.backends.rknn_file import PLATFORM
 from anima_batch.convert.rknn_core import check_quantised
 from anima_batch.convert.rknn_graph import prepare, read_graph
@@ -33,6 +34,7 @@ class SimulatorBackend:
 
     name = "rknn-simulator"
     suffix = ".onnx"
+    cores = 1
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class SimulatorBackend:
         scratch: Path,
         calibration: Mapping[Path, Sequence[Path]] | None = None,
     ) -> None:
-        self.timings = Timings()
+        self.watch = Stopwatch()
         self._toolkit = toolkit
         self._sizes = sizes
         self._scratch = scratch
@@ -50,10 +52,11 @@ class SimulatorBackend:
         self._open: set[str] = set()
         self._numbers = itertools.count()
 
-    def check(self, path: Path) -> None:
+    def check(self, path: Path) -> tuple[TensorSpec, ...]:
         """Nothing is known of the file before it is compiled."""
+        return ()
 
-    def open(self, path: Path) -> SimulatorSession:
+    def open(self, path: Path, core: int = 0) -> SimulatorSession:
         """Compile a graph; raises ModelSetError for one that cannot be read, ToolkitError when the toolkit fails."""
         number = next(self._numbers)
         folder = self._scratch.resolve() / f"{number}"  # the toolkit names its files after the graph's
@@ -74,7 +77,9 @@ class SimulatorBackend:
             self._process = _Process(self._toolkit, self._scratch.resolve())
         self._open.add(str(ready))
         try:
-            self.timings.init += self._process.ask(request)["seconds"]
+            started = time.perf_counter()
+            self._process.ask(request)
+            self.watch.add("init", str(path), started)
             if samples:
                 check_quantised(Path(request["rknn"]), model)
         except ToolkitError:
@@ -87,7 +92,9 @@ class SimulatorBackend:
     def ask(self, request: Mapping[str, Any]) -> None:
         """Have the process do something with an open graph; raises ToolkitError."""
         assert self._process is not None  # it lives as long as a session
-        self.timings.run += self._process.ask(request)["seconds"]
+        started = time.perf_counter()
+        self._process.ask(request)
+        self.watch.add("run", request["name"], started)
 
     def drop(self, request: Mapping[str, Any]) -> None:
         """Close a graph, and with the last one the process; one that failed to open is closed too."""

@@ -63,11 +63,13 @@ assert len(printed.text) == KEPT_BYTES and printed.text.endswith("the end")
     assert len(ended.stderr) == (4 << 20) + 7
 
 
-def test_no_descriptor_or_thread_is_left_after_many_calls():
+def test_no_more_descriptors_or_threads_are_held_after_many_calls_than_after_one():
     ended = run_python("""
 import threading
 def held():
     return len(os.listdir("/proc/self/fd")), threading.active_count()
+with printing.listen():
+    pass
 before = held()
 for _ in range(200):
     with printing.listen():
@@ -131,6 +133,8 @@ def call(name):
         with printing.listen() as printed:
             os.write(2, b"%s%d\\n" % (name, number) * 20)
         assert printed.text.count("%s%d\\n" % (name.decode(), number)) == 20, (name, number)
+with printing.listen():
+    pass
 before = held()
 threads = [threading.Thread(target=call, args=(name,)) for name in (b"a", b"b", b"c", b"d")]
 for thread in threads: thread.start()
@@ -140,3 +144,15 @@ assert held() == before
     lines = ended.stderr.splitlines()
     assert ended.returncode == 0, lines[-5:]
     assert {line: lines.count(line) for line in set(lines)} == {f"{name}{n}": 20 for name in "abcd" for n in range(50)}
+
+
+def test_what_a_child_prints_after_the_call_goes_on_to_the_process():
+    ended = run_python("""
+import subprocess, time
+with printing.listen() as printed:
+    child = subprocess.Popen(["sh", "-c", "sleep 0.2; echo late >&2"])
+child.wait()
+time.sleep(0.3)
+print(repr(printed.text))
+""")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "''\n", "late\n")
