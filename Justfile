@@ -66,3 +66,8 @@ fuzz *arguments:
 # How far the ETA after two images is from the time that the rest of a mixed job takes: two minutes
 eta:
     {{python}} -m studies.eta
+
+# A step under every staging at full size, and the host's maths beside PyTorch (extra `train`)
+measure-step set:
+    .venv/bin/anima-batch bench step --model-set {{set}} --threads 1
+    .venv-train/bin/python -m studies.host_maths
