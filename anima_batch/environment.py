@@ -69,9 +69,12 @@ def read_boot_id() -> str:
     return _read_text(Path("/proc/sys/kernel/random/boot_id")) or "unknown"
 
 
-def available_bytes() -> int:
-    """Memory that can be had without swapping, by the machine and by the control groups of this process."""
-    return min(int(psutil.virtual_memory().available), *_group_rooms())
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that can be had without swapping, by the machine and by the control groups of this process.
+
+    `root` is where the groups are looked for.
+    """
+    return min(int(psutil.virtual_memory().available), *_group_rooms(root))
 
 
 def swapped_bytes() -> int:
@@ -80,25 +83,25 @@ def swapped_bytes() -> int:
     return (int(sizes.get("SwapTotal", 0)) - int(sizes.get("SwapFree", 0))) << 10
 
 
-def _group_rooms() -> Iterator[int]:
+def _group_rooms(root: Path) -> Iterator[int]:
     """What each memory control group of this process still allows, with the file pages that it would give up.
 
     Version 2 has one line `0::/PATH` in /proc/self/cgroup, version 1 one like `4:memory:/PATH`; parents limit, too.
     """
     yield sys.maxsize
-    for line in (_read_text(Path("/proc/self/cgroup")) or "").splitlines():
+    for line in (_read_text(root / "proc/self/cgroup") or "").splitlines():
         number, controllers, path = line.split(":", 2)
         if number != "0" and "memory" not in controllers.split(","):
             continue
-        root = Path("/sys/fs/cgroup" if number == "0" else "/sys/fs/cgroup/memory")
+        top = root / ("sys/fs/cgroup" if number == "0" else "sys/fs/cgroup/memory")
         names = _GROUP_FILES[number == "0"]
-        group = root / path.lstrip("/")
+        group = top / path.lstrip("/")
         for folder in (group, *group.parents):
             limit, used = (_read_text(folder / name) or "" for name in names[:2])
             if limit.isdigit() and used.isdigit():
                 given_up = re.search(rf"^{names[2]} (\d+)$", _read_text(folder / "memory.stat") or "", re.MULTILINE)
                 yield max(0, int(limit) - int(used) + (int(given_up[1]) if given_up else 0))
-            if folder == root:
+            if folder == top:
                 break
 
 

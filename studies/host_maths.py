@@ -19,6 +19,8 @@ from anima_batch.anima import ops
 from anima_batch.anima.config import BRANCHES
 
 STREAMS = 2
+OURS = "row blocks"
+SIZES = (64, 128, 256, 512, 1024)  # KiB
 
 
 def main() -> None:
@@ -34,7 +36,7 @@ def main() -> None:
     times = measure(make_ways(options.tokens, options.hidden), options.rounds)
     calls = STREAMS * options.blocks * len(BRANCHES)
     figures = {name: 1e3 * calls * seconds for name, seconds in times.items()}
-    ours = figures["row blocks"]
+    ours = figures[OURS]
     if options.json:
         print(json.dumps(figures))
         return
@@ -50,30 +52,32 @@ def make_ways(tokens: int, hidden: int) -> Mapping[str, Callable[[], object]]:
     one_plus_scale += 1
     stream, z = x.copy(), np.empty_like(x)
 
-    def straightforward() -> np.ndarray:
+    def straightforward() -> object:
         y = x + gate * output
         return (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-6) * one_plus_scale + shift
 
-    def row_blocks() -> None:
-        ops.advance(stream, ops.Gated(gate, output), ops.Norm(one_plus_scale, shift, z))
+    def row_blocks(kibibytes: int) -> Callable[[], object]:
+        added, to_z = ops.Gated(gate, output), ops.Norm(one_plus_scale, shift, z)
+        return lambda: ops.advance(stream, added, to_z, block_bytes=kibibytes << 10)
 
     t_x, t_output, t_gate, t_scale, t_shift = map(torch.from_numpy, (x.copy(), output, gate, one_plus_scale, shift))
     t_stream = t_x.clone()
     norm = torch.nn.functional.layer_norm
 
-    def torch_eager() -> torch.Tensor:
+    def torch_eager() -> object:
         y = t_x + t_gate * t_output
         return norm(y, (hidden,), eps=1e-6) * t_scale + t_shift
 
-    def torch_best() -> torch.Tensor:
+    def torch_best() -> object:
         t_stream.addcmul_(t_output, t_gate)
         return norm(t_stream, (hidden,), t_scale, t_shift, 1e-6)
 
     return {
-        "row blocks": row_blocks,
+        OURS: row_blocks(ops.BLOCK_BYTES >> 10),
         "straightforward NumPy": straightforward,
         "torch, fused layer_norm, 2 threads": torch_eager,
         "torch, all in layer_norm and addcmul_, 2 threads": torch_best,
+        **{f"row blocks of {size} KiB": row_blocks(size) for size in SIZES},
     }
 
 

@@ -127,3 +127,38 @@ def test_the_boot_id_is_the_same_throughout_a_boot():
 
 def test_available_memory_is_a_part_of_all_memory():
     assert 0 < available_bytes() <= psutil.virtual_memory().total
+
+
+MIB = 1 << 20
+GROUPS = {  # version -> the process's line, and its own and its parent's files
+    2: ("0::/night.slice/anima.service\n", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    1: ("4:cpu,memory:/night.slice/anima.service\n", "sys/fs/cgroup/memory", "memory.limit_in_bytes",
+        "memory.usage_in_bytes", "total_inactive_file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", GROUPS)
+@pytest.mark.parametrize(
+    ("own", "parent", "available"),
+    [
+        ((100, 40, 0), ("max", 90, 0), 60),
+        ((100, 90, 25), ("max", 90, 0), 35),  # file pages that it would give up count as free
+        ((100, 40, 0), (50, 45, 2), 7),  # the parent has less
+        ((100, 120, 0), ("max", 120, 0), 0),
+    ],
+)
+def test_memory_control_groups_limit_what_is_available(version, own, parent, available, tmp_path):
+    line, top, limit_name, used_name, inactive_name = GROUPS[version]
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"1:name=systemd:/elsewhere\n{line}")
+    for folder, (limit, used, inactive) in {"night.slice/anima.service": own, "night.slice": parent}.items():
+        group = tmp_path / top / folder
+        group.mkdir(parents=True, exist_ok=True)
+        (group / limit_name).write_text(f"{limit}\n" if limit == "max" else f"{limit * MIB}\n")
+        (group / used_name).write_text(f"{used * MIB}\n")
+        (group / "memory.stat").write_text(f"anon 1\n{inactive_name} {inactive * MIB}\nmapped 3\n")
+    assert available_bytes(tmp_path) == available * MIB
+
+
+def test_without_a_control_group_the_machines_memory_counts(tmp_path):
+    assert available_bytes(tmp_path) > MIB

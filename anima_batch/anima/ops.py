@@ -11,7 +11,7 @@ from anima_batch.anima.config import PATCH
 
 Array = npt.NDArray[np.float32]
 
-BLOCK_BYTES = 1 << 17  # of a block of rows: it, its scratch and its output fit together into half a megabyte of cache
+BLOCK_BYTES = 1 << 18  # of a block of rows: it stays in a cache of one or two megabytes, and calls of NumPy stay few
 EPS = 1e-6  # of every norm in the model
 ROPE_EXTRAPOLATION = 4.0  # height and width axes were trained with their theta stretched by this ratio (NTK)
 
@@ -77,13 +77,13 @@ class Norm:
     out: npt.NDArray[np.floating]
 
 
-def advance(residual: Array, added: Gated | None, norm: Norm | None) -> None:
+def advance(residual: Array, added: Gated | None, norm: Norm | None, *, block_bytes: int = BLOCK_BYTES) -> None:
     """Adds to the residual stream (L, D) in place, and norms it for the next branch.
 
     Goes by blocks of rows that stay in the cache over all of it. No row depends on another, so their number is no
     matter to the result's bits. A float16 `out` may get infinities: its reader looks for them.
     """
-    rows = max(1, BLOCK_BYTES // residual[:1].nbytes)
+    rows = max(1, block_bytes // residual[:1].nbytes)
     products = np.empty((rows, residual.shape[1]), np.float32)
     normed = None if norm is None or norm.out.dtype == np.float32 else np.empty_like(products)
     for start in range(0, len(residual), rows):

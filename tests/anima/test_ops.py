@@ -115,10 +115,12 @@ def test_a_step_on_by_blocks_has_the_bits_of_the_formulas_over_whole_arrays(rows
     residual, gate, output, one_plus_scale, shift = made_arrays(rows, width, dtype)
     wanted, wanted_z = plain_advance(residual, gate, output, one_plus_scale, shift)
     z = np.empty_like(residual)
-    ops.advance(residual, ops.Gated(gate, output), ops.Norm(one_plus_scale, shift, z))
-    assert residual.tobytes() == wanted.tobytes()
-    assert z.tobytes() == wanted_z.tobytes()
-    assert ops.modulate(residual, one_plus_scale, shift).tobytes() == z.tobytes()
+    for block_bytes in (1, 12_345, 1 << 18, 1 << 30):
+        stream = residual.copy()
+        ops.advance(stream, ops.Gated(gate, output), ops.Norm(one_plus_scale, shift, z), block_bytes=block_bytes)
+        assert stream.tobytes() == wanted.tobytes()
+        assert z.tobytes() == wanted_z.tobytes()
+    assert ops.modulate(stream, one_plus_scale, shift).tobytes() == z.tobytes()
 
 
 def test_a_float16_output_is_the_float32_one_rounded_once_and_overflow_is_infinite_without_a_warning():
