@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from anima_batch.anima.config import BRANCHES, Branch
 from anima_batch.convert.graph import Graph
@@ -16,12 +17,15 @@ ScaleInput = Literal["scale", "one_plus_scale"]  # what the host feeds: the grap
 _EPS = 1e-6
 
 
-def build_reproducer(weight: np.ndarray[tuple[int, int], np.dtype[np.float32]], scale_input: ScaleInput) -> bytes:
-    """x (1, tokens, D) and scale (1, 1, D) -> LayerNorm(x) · (1 + scale) @ weight.T: the least that 2.3.2 dies of."""
+def build_reproducer(weight: npt.NDArray[np.float32], scale_input: ScaleInput, *, bias: bool) -> bytes:
+    """x (1, tokens, D) and scale (1, 1, D) -> LayerNorm(x) · (1 + scale) @ weight.T.
+
+    With a bias of zeros, as PyTorch exports a LayerNorm, and with the 1 in the graph: the least that 2.3.2 dies of.
+    """
     hidden = weight.shape[1]
     graph = Graph("adaln")
     x = graph.input("x", (1, "tokens", hidden))
-    z = _modulate(graph, x, graph.input(scale_input, (1, 1, hidden)), None, hidden)
+    z = _modulate(graph, x, graph.input(scale_input, (1, 1, hidden)), hidden, bias=bias)
     return graph.finish(graph.linear(z, "linear", weight), (1, "tokens", weight.shape[0]))[0]
 
 
@@ -40,7 +44,7 @@ def build_block(weights: Mapping[Branch, Weights], scale_input: ScaleInput) -> b
         shift, scale, gate = (
             graph.input(f"{branch}_{name}", (1, 1, hidden)) for name in ("shift", scale_input, "gate")
         )
-        z = _modulate(graph, x, scale, shift, hidden)
+        z = graph.op("Add", _modulate(graph, x, scale, hidden, bias=True), shift)
         prefix = f"{branch}."
         if branch == "self_attn":
             y = add_self_attn(graph, weights[branch], z, (cos, sin), prefix)
@@ -52,9 +56,10 @@ def build_block(weights: Mapping[Branch, Weights], scale_input: ScaleInput) -> b
     return graph.finish(x, (1, "tokens", hidden))[0]
 
 
-def _modulate(graph: Graph, x: str, scale: str, shift: str | None, hidden: int) -> str:
-    ones = graph.weight("ones", np.ones(hidden, np.float32))
-    normed = graph.op("LayerNormalization", x, ones, axis=-1, epsilon=_EPS)
+def _modulate(graph: Graph, x: str, scale: str, hidden: int, *, bias: bool) -> str:
+    operands = [graph.weight("ones", np.ones(hidden, np.float32))]
+    if bias:
+        operands.append(graph.weight("zeros", np.zeros(hidden, np.float32)))
+    normed = graph.op("LayerNormalization", x, *operands, axis=-1, epsilon=_EPS)
     factor = scale if scale.endswith("one_plus_scale") else graph.op("Add", scale, graph.constant(1.0))
-    z = graph.op("Mul", normed, factor)
-    return z if shift is None else graph.op("Add", z, shift)
+    return graph.op("Mul", normed, factor)

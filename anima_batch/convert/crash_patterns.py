@@ -20,19 +20,22 @@ def name_pattern(path: Path, version: str) -> str | None:
         return None
     if version in ADALN_VERSIONS and has_adaln(model):
         return (
-            "this version dies of LayerNorm x (1 + scale) before a MatMul: "
-            "feed 1 + scale as an input, or take toolkit 2.3.0 or 2.5.0"
+            "this version dies of LayerNorm with a bias x (1 + scale) before a MatMul: "
+            "feed 1 + scale as an input, leave the bias out, or take toolkit 2.3.0 or 2.5.0"
         )
     return None
 
 
 def has_adaln(model: onnx.ModelProto) -> bool:
-    """Whether a LayerNormalization is multiplied by a sum with the constant 1, and a MatMul takes it from there."""
+    """Whether a LayerNormalization with a bias, zeros too, is multiplied by 1 + x, and a MatMul takes it from there."""
     made_by = {name: node for node in model.graph.node for name in node.output}
     ones = {tensor.name for tensor in model.graph.initializer if _is_one(tensor)}
 
     def kind(name: str) -> str:
         return made_by[name].op_type if name in made_by else ""
+
+    def is_biased_norm(name: str) -> bool:
+        return kind(name) == "LayerNormalization" and len(list(filter(None, made_by[name].input))) == 3
 
     def adds_one(name: str) -> bool:
         return kind(name) == "Add" and not ones.isdisjoint(made_by[name].input)
@@ -41,7 +44,7 @@ def has_adaln(model: onnx.ModelProto) -> bool:
         if kind(name) != "Mul":
             return False
         first, second = made_by[name].input
-        return any(kind(a) == "LayerNormalization" and adds_one(b) for a, b in ((first, second), (second, first)))
+        return any(is_biased_norm(a) and adds_one(b) for a, b in ((first, second), (second, first)))
 
     def reaches(name: str) -> Iterator[str]:
         yield name

@@ -54,8 +54,9 @@ def list_cases(scale: Scale, seed: int) -> tuple[Case, ...]:
     matrix = weights["self_attn"]["q_proj.weight"]
     cores = (Case(branch, functools.partial(_build_core, branch, weights[branch])) for branch in BRANCHES)
     return (
-        Case("LayerNorm x (1 + scale) -> MatMul", lambda: build_reproducer(matrix, "scale")),
-        Case("the same, 1 + scale an input", lambda: build_reproducer(matrix, "one_plus_scale")),
+        Case("LayerNorm x (1 + scale) -> MatMul", lambda: build_reproducer(matrix, "scale", bias=True)),
+        Case("the same, LayerNorm without bias", lambda: build_reproducer(matrix, "scale", bias=False)),
+        Case("the same, 1 + scale an input", lambda: build_reproducer(matrix, "one_plus_scale", bias=True)),
         Case("block with AdaLN, 1 + scale inputs", lambda: build_block(weights, "one_plus_scale")),
         *cores,
     )

@@ -13,9 +13,12 @@ from anima_batch.convert.transformer import BUILDERS
 WEIGHT = np.ones((8, 8), np.float32)
 
 
-@pytest.mark.parametrize(("scale_input", "found"), [("scale", True), ("one_plus_scale", False)])
-def test_layer_norm_times_one_plus_scale_before_a_product_is_found(scale_input, found):
-    assert has_adaln(onnx.ModelProto.FromString(build_reproducer(WEIGHT, scale_input))) is found
+@pytest.mark.parametrize(
+    ("scale_input", "bias", "found"),
+    [("scale", True, True), ("scale", False, False), ("one_plus_scale", True, False), ("one_plus_scale", False, False)],
+)
+def test_layer_norm_with_a_bias_times_one_plus_scale_before_a_product_is_found(scale_input, bias, found):
+    assert has_adaln(onnx.ModelProto.FromString(build_reproducer(WEIGHT, scale_input, bias=bias))) is found
 
 
 @pytest.mark.parametrize("branch", BUILDERS)
@@ -25,12 +28,12 @@ def test_no_core_has_it(branch):
 
 def test_of_the_reports_graphs_only_the_first_has_it():
     found = [has_adaln(onnx.ModelProto.FromString(case.build())) for case in list_cases(TINY, 1)]
-    assert found == [True, False, False, False, False, False]
+    assert found == [True, False, False, False, False, False, False]
 
 
 @pytest.mark.parametrize(("version", "dies"), [("2.3.0", False), ("2.3.2", True), ("2.5.0", False)])
 def test_only_2_3_2_dies_of_it(version, dies, tmp_path):
-    (tmp_path / "graph.onnx").write_bytes(build_reproducer(WEIGHT, "scale"))
+    (tmp_path / "graph.onnx").write_bytes(build_reproducer(WEIGHT, "scale", bias=True))
     assert (name_pattern(tmp_path / "graph.onnx", version) is not None) is dies
 
 

@@ -21,7 +21,7 @@ WEIGHT = np.ones((8, 8), np.float32)
 @pytest.fixture
 def task(tmp_path):
     graph = tmp_path / "graph.onnx"
-    graph.write_bytes(build_reproducer(WEIGHT, "scale"))
+    graph.write_bytes(build_reproducer(WEIGHT, "scale", bias=True))
     return {"task": "build", "name": "transformer.00.mlp", "onnx": str(graph)}
 
 
@@ -38,8 +38,8 @@ def test_exit_139_names_graph_version_pattern_and_what_to_do(task, tmp_path):
         make_program(tmp_path / "bin", "2.3.2", "kill -SEGV $$").run(task, tmp_path / "scratch")
     assert str(caught.value) == (
         "transformer.00.mlp: rknn-toolkit2 2.3.2: build: exit 139 (SIGSEGV): "
-        "this version dies of LayerNorm x (1 + scale) before a MatMul: "
-        "feed 1 + scale as an input, or take toolkit 2.3.0 or 2.5.0"
+        "this version dies of LayerNorm with a bias x (1 + scale) before a MatMul: "
+        "feed 1 + scale as an input, leave the bias out, or take toolkit 2.3.0 or 2.5.0"
     )
     assert (caught.value.process_exit, caught.value.exit_code) == (139, 4)
 
