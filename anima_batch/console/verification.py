@@ -106,7 +106,16 @@ def _show_published(found: Verification) -> None:
         if finding := find_counterpart(entry, found.findings):
             there = (f"{entry.cosine:.10f}", *("-" if x is None else f"{x:.3e}" for x in (entry.mae, entry.max_abs)))
             rows.append((entry.what, f"{entry.lane} from {entry.reference}", *there, *_cells(finding.deviation)[:3]))
-    headers = ("published, on a board", "", "cosine", "MAE", "max abs", "cosine here", "MAE here", "max abs here")
+    headers = (
+        "published, float16 on a board",
+        "",
+        "cosine",
+        "MAE",
+        "max abs",
+        "cosine here",
+        "MAE here",
+        "max abs here",
+    )
     show_table(headers, rows)
 
 

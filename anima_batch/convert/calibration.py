@@ -75,6 +75,7 @@ def run_course(pipeline: Pipeline, request: ImageRequest, steps: int, show: Call
     sigmas = make_sigmas(request.schedule, request.steps, request.shift)
     transformer = pipeline.make_transformer(sigmas, conditioning, request.width, request.height)
     latents = run_steps(request, transformer, steps, lambda line: show(f"onnx: {line}"))
+    pipeline.close()  # its graphs would stay open beside the lanes' own; those of a next picture are opened again
     return Course(request, transformer, conditioning.streams, latents)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anima_batch.convert.trajectory import LEAST_PSNR_DB, Made, judge, make_picture
+from anima_batch.convert.trajectory import LEAST_PSNR_DB, LEAST_SSIM, Made, judge, make_picture
 
 ROWS, COLUMNS = np.mgrid[:64, :64]
 PICTURE = np.stack([2 * ROWS + COLUMNS, 3 * COLUMNS, ROWS * COLUMNS // 20], axis=-1).astype(np.uint8)
@@ -29,11 +29,14 @@ def test_the_noise_at_the_beginning_is_no_step():
 
 
 def test_a_picture_is_bad_below_the_limit_of_either_measure():
-    near, far = judged(6), judged(20)
-    assert near.psnr_db > LEAST_PSNR_DB > far.psnr_db
-    assert not far.good
-    dark = judge("a house", Made(LATENTS, (PICTURE * 0).astype(np.uint8)), Made(LATENTS, PICTURE))
-    assert not dark.good
+    grey = (PICTURE // 2 + 60).astype(np.uint8)
+    brighter = judge("a house", Made(LATENTS, grey + 9), Made(LATENTS, grey))
+    assert (brighter.psnr_db < LEAST_PSNR_DB, brighter.ssim > LEAST_SSIM, brighter.good) == (True, True, False)
+    flat = np.full_like(grey, 100)
+    flat[::2, ::2] += 6  # a faint pattern, which is lost
+    faint = judge("a house", Made(LATENTS, np.full_like(grey, 101)), Made(LATENTS, flat))
+    assert (faint.psnr_db > LEAST_PSNR_DB, faint.ssim < LEAST_SSIM, faint.good) == (True, True, False)
+    assert judged(1).good
 
 
 def test_latents_that_are_not_finite_make_no_picture_and_are_not_good():
