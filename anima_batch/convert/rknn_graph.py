@@ -31,11 +31,14 @@ class Prepared:
 
 
 def read_graph(path: Path) -> onnx.ModelProto:
-    """The graph of a file; raises ModelSetError."""
+    """The graph of a file; raises ModelSetError for one that cannot be read or is not sound."""
     try:
-        return onnx.load(path)
+        model = onnx.load(path)
+        onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # protobuf's errors have no common class
-        raise ModelSetError(f"{path}: {error}: run `anima-batch models verify`") from error
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelSetError(f"{path}: {what}: run `anima-batch models verify`") from error
+    return model
 
 
 def prepare(model: onnx.ModelProto, sizes: Mapping[str, int], version: str) -> Prepared:

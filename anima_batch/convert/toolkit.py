@@ -79,7 +79,7 @@ class Toolkit:
             result_file.unlink(missing_ok=True)
             task_file.write_text(json.dumps(dict(task)), encoding="utf-8")
         program = Path(anima_batch.convert.__file__).with_name(_PROGRAM)
-        return [str(self.python), "-I", str(program), str(task_file), str(result_file)]
+        return [str(self.python), "-I", str(program), str(task_file), str(result_file), str(os.getpid())]
 
     def fault(self, task: Mapping[str, Any], code: int, result: Mapping[str, Any], printed: Path) -> str:
         """One line: what the process died of, and what to do about it."""

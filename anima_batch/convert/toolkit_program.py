@@ -1,6 +1,6 @@
 """What runs inside a toolkit's environment: one task of Rockchip's compiler or simulator, from a JSON file to another.
 
-    python -I toolkit_program.py TASK.json RESULT.json
+    python -I toolkit_program.py TASK.json RESULT.json PARENT
 
 A program by itself: it has only what that environment has, and knows nothing of the package around it. Each task runs
 in a process of its own, since the toolkit may crash, keeps its memory, and drops files in the working directory.
@@ -176,7 +176,9 @@ TASKS = {"build": build, "simulate": simulate, "serve": serve}
 def main() -> None:
     """Run the task; an exception is part of the result, with exit code 1."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # whoever asked may be killed
-    task_file, result_file = map(Path, sys.argv[1:])
+    if os.getppid() != int(sys.argv[3]):  # it was, while the imports ran
+        sys.exit(1)
+    task_file, result_file = map(Path, sys.argv[1:3])
     task = json.loads(task_file.read_text(encoding="utf-8"))
     try:
         result = TASKS[task["task"]](task)

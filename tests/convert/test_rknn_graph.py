@@ -5,7 +5,7 @@ import pytest
 from convert.random_core import SIZES, feeds_of, random_core, run
 from onnx import TensorProto, numpy_helper
 
-from anima_batch.convert.rknn_graph import PRESCALE, prepare
+from anima_batch.convert.rknn_graph import PRESCALE, prepare, read_graph
 from anima_batch.convert.transformer import BUILDERS
 from anima_batch.errors import ModelSetError
 
@@ -66,3 +66,14 @@ def test_a_mlp_has_nothing_to_scale():
 def test_an_unknown_dimension_is_one_line():
     with pytest.raises(ModelSetError, match="'rows'"):
         prepare(random_core("cross_attn"), {"tokens": 6}, "2.3.2")
+
+
+@pytest.mark.parametrize("fault", ["an input that nobody makes", "not a graph"])
+def test_a_graph_that_is_not_sound_is_told_in_one_line(tmp_path, fault):
+    path = tmp_path / "00.mlp.onnx"
+    model = random_core("mlp")
+    model.graph.node[0].input[0] = "nobody"
+    path.write_bytes(model.SerializeToString() if fault == "an input that nobody makes" else b"\x08garbage")
+    with pytest.raises(ModelSetError, match=r"00\.mlp\.onnx: .*: run `anima-batch models verify`$") as told:
+        read_graph(path)
+    assert "\n" not in str(told.value)
