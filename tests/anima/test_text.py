@@ -124,9 +124,9 @@ class RecordingBackend(OnnxBackend):
         super().__init__(threads=1)
         self.events: list[str] = []
 
-    def open(self, path: Path) -> Session:
+    def open(self, path: Path, core: int = 0) -> Session:
         self.events.append(f"open {path.parent.name}")
-        return RecordedSession(super().open(path), lambda: self.events.append(f"close {path.parent.name}"))
+        return RecordedSession(super().open(path, core), lambda: self.events.append(f"close {path.parent.name}"))
 
 
 class RecordedSession:
