@@ -59,6 +59,22 @@ def test_the_audit_of_an_npu_picture_names_toolkit_compiler_runtime_driver_and_c
     assert len(entry["environment"]["npu_canary"]) == 32
 
 
+def test_opened_ahead_on_two_cores_with_the_streams_in_turn_the_picture_has_the_same_bits(board):
+    """Three threads call lite2 at once: one opens and releases contexts, one runs attention, one mlp."""
+    digests = set()
+    for name, options in {
+        "plain": ("--staging", "on-demand", "--no-interleave"),
+        "turns": ("--staging", "ahead", "--interleave", "--core-mask", "0+1", "--min-available-mib", "0"),
+    }.items():
+        ended = board.run_job(board.write_job(JOB.format(steps=2, seeds="[1]"), name), *options)
+        assert ended.returncode == 0, ended.stderr
+        (manifest,) = manifests(board, name).values()
+        digests.add(manifest["latents"]["sha256"])
+    assert manifest["environment"]["core_mask"] == "0+1"
+    assert len(digests) == 1
+    board.wait_for_release()
+
+
 @pytest.mark.parametrize(
     ("name", "stub", "kind", "message"),
     [
