@@ -1,7 +1,5 @@
 """The commands that make model sets, from official weights and on for the NPU, and judge the NPU's toolkits."""
 
-# ruff: noqa: PLC0415, PLR0913, PLR0917 - commands import what they need when they run; their options are arguments
-
 from __future__ import annotations
 
 import contextlib
@@ -11,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from anima_batch.cli_arguments import Json, ModelSetName, Workspace
+from anima_batch.cli.arguments import Json, ModelSetName, Workspace
 from anima_batch.errors import UsageError
 
 ToolkitVersion = Literal["2.3.2", "2.3.0", "2.5.0"]
