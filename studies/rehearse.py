@@ -142,7 +142,8 @@ def _run_until_killed(place: Place) -> Mapping[str, Any]:
     events.unlink(missing_ok=True)
     words: list[str | Path] = ["-m", "anima_batch", "run", "jobs/broken.toml", "--events", events]
     ended = run_until_killed(words, place.folder, events, KILLED_AFTER)
-    return {**_took(ended), "steps": KILLED_AFTER}
+    told = map(json.loads, events.read_text(encoding="utf-8").splitlines())
+    return {**_took(ended), "steps": max(event["durable_step"] for event in told if event["event"] == "StepDone")}
 
 
 def _run(place: Place, job: str, *flags: str) -> Mapping[str, Any]:

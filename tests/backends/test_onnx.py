@@ -205,7 +205,7 @@ def test_timings_add_up_over_sessions_and_runs(mlp):
         session.run(normal_feeds(session))
         session.close()
         session.close()
-        seen.append(astuple(backend.watch.timings))
+        seen.append(astuple(backend.watch.timings)[:4])  # the fifth is the host's, of which a backend knows nothing
     for phase in zip(*seen, strict=True):
         assert phase[0] > 0
         assert all(earlier < later for earlier, later in pairwise(phase))
@@ -214,11 +214,11 @@ def test_timings_add_up_over_sessions_and_runs(mlp):
 def test_a_phase_adds_to_its_own_time_alone(mlp):
     backend = OnnxBackend(1)
     session = backend.open(mlp)
-    assert [seconds > 0 for seconds in astuple(backend.watch.timings)] == [True, True, False, False]
+    assert [seconds > 0 for seconds in astuple(backend.watch.timings)] == [True, True, False, False, False]
     opened = astuple(backend.watch.timings)
     session.run(normal_feeds(session))
     assert astuple(backend.watch.timings)[:2] == opened[:2]
-    assert [seconds > 0 for seconds in astuple(backend.watch.timings)] == [True, True, True, False]
+    assert [seconds > 0 for seconds in astuple(backend.watch.timings)] == [True, True, True, False, False]
 
 
 def test_a_closed_session_refuses_to_run_and_closes_again_in_peace(mlp):

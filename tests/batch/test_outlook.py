@@ -27,7 +27,7 @@ LIFECYCLE = 6 / 28 * 31.71  # of the built-in set's six blocks, with the board's
 def write_table(workspace, job, backend="onnx"):
     """A table measured with the job's model set, in which a step of 128x128 takes more than 4,500 seconds."""
     batch = open_batch(workspace.folder / job, workspace.folder, draw=False)
-    path = measured_table_path(batch, backend)
+    path = measured_table_path(batch.workspace, batch.model_set.digest, backend)
     path.parent.mkdir(parents=True)
     changes = {"name": "here", "end_seconds": 16 * 4500.0, "decode_seconds": None}
     table = load_table("rock-5c").model_copy(update=changes)

@@ -18,6 +18,7 @@ from golden_set import GOLDEN, golden_options, golden_transformer, make_golden_s
 from safetensors.numpy import load_file, save_file
 
 from anima_batch.anima.conditioning import Conditioning
+from anima_batch.anima.engine import Engine
 from anima_batch.anima.pipeline import Pipeline
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.backends.staging import Staging
@@ -98,7 +99,8 @@ def test_a_converted_transformer_gives_the_published_velocity(golden_set):
     context = np.zeros((512, 32), np.float32)
     context[: data["context"].shape[1]] = data["context"][0]
     backend = OnnxBackend(threads=1)
-    pipeline = Pipeline(golden_set, backend, backend, Staging(lambda role: backend.open(golden_set.path(role))))
+    staging = Staging(lambda role: backend.open(golden_set.path(role)))
+    pipeline = Pipeline(golden_set, backend, backend, Engine(staging, backend.watch))
     sigmas = np.array([data["sigma"][0], 0], np.float32)
     transformer = pipeline.make_transformer(sigmas, Conditioning(context, None), 8 * 20, 8 * 12)
     (features,) = transformer.features(data["x"][0, :, 0], 0, ("cond",))
@@ -179,7 +181,8 @@ def test_a_transformer_of_forty_blocks_converts_and_runs(tmp_path):
 
 def take_pass(model_set):
     backend = OnnxBackend(threads=1)
-    pipeline = Pipeline(model_set, backend, backend, Staging(lambda role: backend.open(model_set.path(role))))
+    staging = Staging(lambda role: backend.open(model_set.path(role)))
+    pipeline = Pipeline(model_set, backend, backend, Engine(staging, backend.watch))
     random = np.random.default_rng(2)
     conditioning = Conditioning(random.standard_normal((512, 32), np.float32), None)
     transformer = pipeline.make_transformer(np.array([0.75, 0], np.float32), conditioning, 128, 96)

@@ -21,8 +21,8 @@ class LoudBackend(OnnxBackend):
         super().__init__()
         self._loud = name
 
-    def open(self, path):
-        session = super().open(path)
+    def open(self, path, core=0):
+        session = super().open(path, core)
         return LoudSession(session) if path.name == self._loud else session
 
 
@@ -111,9 +111,9 @@ def test_all_sessions_of_a_block_are_closed_with_it(pipeline, transformer):
     opened = []
 
     class Counting(OnnxBackend):
-        def open(self, path):
+        def open(self, path, core=0):
             opened.append(path.name)
-            return super().open(path)
+            return super().open(path, core)
 
     compare(pipeline, transformer, Counting())
     assert opened == [f"{block:02d}.{branch}.onnx" for block in (0, 1) for branch in ("self_attn", "cross_attn", "mlp")]

@@ -36,6 +36,7 @@ LASTING = ("error_code", "wrong_shape", "nan", "exception", "segfault")
 FAULTY_SHARE = 0.15  # of the images; a tenth of those never get well
 SAMPLE_SECONDS = 0.1
 STEADY_SAMPLES = 100  # a process seen for less has spent much of its life opening what it needs
+GROWN_SAMPLES = 600  # in its first minute a run has not yet met each kind of fault for the first time
 RESTART_SECONDS = 0.5
 QUIET_BYTES = 2 << 20  # of growth that is no growth: what an allocator keeps for itself
 DISK_BYTES_PER_IMAGE = 100_000  # a little more than the check before a run asks for
@@ -294,7 +295,8 @@ def _lives(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def _growth_of_longest(samples: Sequence[Sample]) -> int:
-    return _growth(max(_lives(samples), key=len, default=[]))
+    longest = max(_lives(samples), key=len, default=[])
+    return _growth(longest) if len(longest) >= GROWN_SAMPLES else 0
 
 
 def _growth(samples: Sequence[Sample]) -> int:
