@@ -55,7 +55,7 @@ class Toolkit:
     python: Path
 
     def run(self, task: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
-        """The result of one task (see toolkit_program) in a process of its own, with `seconds` and `peak_rss_bytes`.
+        """The result of one task (see toolkit_program) in a process of its own, with its `seconds`.
 
         `scratch` becomes its working directory and holds its files. Raises ToolkitError when it fails or dies, with
         the task's `name`, this version and, where it is known, the pattern in the graph that it dies of.
@@ -70,7 +70,7 @@ class Toolkit:
         if ended.code != 0 or not result:
             fault = self.fault(task, ended.code, result, scratch / PRINTED)
             raise ToolkitError(fault, process_exit=_exit_code(ended.code))
-        return {**result, "seconds": ended.seconds, "peak_rss_bytes": ended.peak_rss_bytes}
+        return {**result, "seconds": ended.seconds}
 
     def command(self, task: Mapping[str, Any], scratch: Path) -> list[str]:
         """The command that does a task, which is written to `scratch`; its working directory must be that."""
@@ -99,7 +99,6 @@ class _Ended:
 
     code: int
     seconds: float
-    peak_rss_bytes: int
 
 
 def _run(command: Sequence[str], folder: Path, printed: Path) -> _Ended:
@@ -110,13 +109,12 @@ def _run(command: Sequence[str], folder: Path, printed: Path) -> _Ended:
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
         )
     try:
-        _, status, usage = os.wait4(process.pid, 0)
+        code = process.wait()
     except BaseException:
         process.kill()
         process.wait()
         raise
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return _Ended(process.returncode, time.perf_counter() - started, usage.ru_maxrss * 1024)
+    return _Ended(code, time.perf_counter() - started)
 
 
 def _exit_code(code: int) -> int:

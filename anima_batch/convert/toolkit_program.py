@@ -12,7 +12,6 @@ import ctypes
 import gc
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -90,8 +89,13 @@ def _compile_to_file(task: Task) -> tuple[Any, Task]:
     toolkit = compile_graph(task)
     if "rknn" in task:
         _check("export_rknn", toolkit.export_rknn(task["rknn"]))
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return toolkit, {"build_seconds": time.perf_counter() - started, "build_peak_rss_bytes": peak_bytes}
+    return toolkit, {"build_seconds": time.perf_counter() - started, "build_peak_rss_bytes": read_peak_rss()}
+
+
+def read_peak_rss() -> int:
+    """Bytes; not ru_maxrss, in which a process inherits what its parent held when it was started."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def compile_graph(task: Task) -> Any:  # noqa: ANN401 - RKNN has no types
@@ -184,6 +188,7 @@ def main() -> None:
         result = TASKS[task["task"]](task)
     except Exception as error:  # the toolkit raises anything; the other side names it
         result = _describe(error)
+    result["peak_rss_bytes"] = read_peak_rss()
     result_file.write_text(json.dumps(result), encoding="utf-8")
     sys.exit("error" in result)
 

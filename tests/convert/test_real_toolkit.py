@@ -88,6 +88,14 @@ def _value_of(model, name, feeds):
     return onnxruntime.InferenceSession(probed.SerializeToString()).run([name], feeds)[0]
 
 
+def test_the_peak_is_that_of_the_process_and_not_of_whoever_started_it(toolkit, tmp_path):
+    held = np.ones(150_000_000)  # 1.2 GB
+    onnx.save(rknn_graph.prepare(random_core("mlp", np.float32), SIZES, VERSION).model, tmp_path / "graph.onnx")
+    task = {"task": "build", "name": "mlp", "onnx": str(tmp_path / "graph.onnx"), "rknn": str(tmp_path / "mlp.rknn")}
+    result = toolkit.run({**task, "options": {"target_platform": "rk3588"}}, tmp_path / "scratch")
+    assert 1e8 < result["build_peak_rss_bytes"] <= result["peak_rss_bytes"] < 1e9 < held.nbytes
+
+
 def test_picture_book_is_converted_and_a_killed_conversion_goes_on(toolkit, tmp_path):
     """All 18 subgraphs through the real compiler; killed by SIGKILL in the midst of it."""
     workspace = Workspace(tmp_path)

@@ -25,12 +25,11 @@ def task(tmp_path):
     return {"task": "build", "name": "transformer.00.mlp", "onnx": str(graph)}
 
 
-def test_a_result_has_the_seconds_and_the_memory_of_its_process(task, tmp_path):
+def test_a_result_has_the_seconds_of_its_process(task, tmp_path):
     toolkit = make_program(tmp_path / "bin", "2.3.2", """echo '{"build_seconds": 1.5}' > "$4"; sleep 0.2""")
     result = toolkit.run(task, tmp_path / "scratch")
     assert result["build_seconds"] == 1.5
     assert 0.2 <= result["seconds"] < 60
-    assert 100_000 < result["peak_rss_bytes"] < 1e9
 
 
 def test_exit_139_names_graph_version_pattern_and_what_to_do(task, tmp_path):
