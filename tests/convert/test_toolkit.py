@@ -136,7 +136,7 @@ def test_a_build_dies_with_whoever_asked_for_it(task, tmp_path):
     while not (pid.exists() and pid.read_text().strip()):
         assert caller.poll() is None
         time.sleep(0.01)
-    time.sleep(0.5)  # it has started the process by then; what is not yet known to be started ends by its parent's death
+    time.sleep(0.5)  # it knows of the process by then; one that it does not know of ends by its parent's death
     caller.send_signal(2)
     caller.wait(timeout=60)
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
