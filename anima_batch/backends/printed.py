@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
-import select
 import sys
 from collections.abc import Callable, Iterator
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 
 KEPT_BYTES = 16 << 10  # the end of what was printed
 
@@ -41,6 +41,7 @@ class Printing:
     def __init__(self) -> None:
         self._lock = Lock()
         self._listening: list[PrintedText] = []
+        self._calls = 0
         self._tap: _Tap | None = None
 
     @contextlib.contextmanager
@@ -54,13 +55,14 @@ class Printing:
             self._end(heard)
 
     def _begin(self, heard: PrintedText) -> None:
-        _flush()  # never with the lock held: the thread that empties the pipe takes it
+        _flush()
         with self._lock:
-            if self._tap is None:
-                self._tap = _Tap(self.pump)
-            if not self._listening:
-                self._tap.take()
-            self._pass_on(self._tap)
+            tap = self._tap = self._tap or _Tap(self._hear)
+            if self._calls == 0:
+                tap.take()
+            self._calls += 1
+        tap.settle()  # what was printed before is not this call's
+        with self._lock:
             self._listening.append(heard)
             if len(self._listening) > 1:
                 for each in self._listening:
@@ -68,57 +70,50 @@ class Printing:
 
     def _end(self, heard: PrintedText) -> None:
         _flush()
+        assert self._tap is not None
+        self._tap.settle()
         with self._lock:
-            assert self._tap is not None
-            self._pass_on(self._tap)
             self._listening.remove(heard)
-            if not self._listening:
+            self._calls -= 1
+            if self._calls == 0:
                 self._tap.give_back()
 
-    def pump(self, tap: _Tap) -> None:
-        """Pass on whatever comes, in a thread, for as long as the process lives."""
-        while tap.wait():
-            with self._lock:
-                self._pass_on(tap)
-
-    def _pass_on(self, tap: _Tap) -> None:
-        """Everything that lies in the pipe, to all who listen; the lock is held."""
-        while block := tap.read():
+    def _hear(self, block: bytes) -> None:
+        """On to where it would have gone to descriptor 2, before all else, and to all who listen."""
+        with self._lock:
+            assert self._tap is not None
+            with contextlib.suppress(OSError):  # whoever read it is gone; the call goes on all the same
+                os.write(self._tap.onward, block)
             for each in self._listening:
                 each.add(block)
-            tap.write(block)
 
 
 class _Tap:
     """A pipe that takes the place of descriptors 1 and 2, and the thread that empties it.
 
-    Both stay for good: a call costs no thread. What a process that the library started prints later goes on, too.
+    Both stay for good: a call costs no thread. What a process that the library started prints later goes on, too. Only
+    the thread reads: a mark, which is a number between two zero bytes, tells that it has come so far.
     """
 
-    def __init__(self, pump: Callable[[_Tap], None]) -> None:
+    def __init__(self, hear: Callable[[bytes], None]) -> None:
+        self._hear = hear
         self._saved: list[tuple[int, int]] = []
+        self._numbers = itertools.count()
+        self._marks: dict[bytes, Event] = {}
         self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        self._poll = select.poll()
-        self._poll.register(self._reader, select.POLLIN)
-        Thread(target=pump, args=(self,), daemon=True).start()
+        Thread(target=self._pump, daemon=True).start()
 
-    def wait(self) -> bool:
-        """Wait until something lies in the pipe."""
-        return bool(self._poll.poll())
+    @property
+    def onward(self) -> int:
+        """The descriptor that 2 was, or is."""
+        return self._saved[1][1] if self._saved else 2
 
-    def read(self) -> bytes:
-        """What lies in the pipe, or nothing."""
-        try:
-            return os.read(self._reader, KEPT_BYTES)
-        except BlockingIOError:
-            return b""
-
-    def write(self, block: bytes) -> None:
-        """On to where it would have gone to descriptor 2."""
-        onward = self._saved[1][1] if self._saved else 2
-        with contextlib.suppress(OSError):  # whoever read it is gone; the call goes on all the same
-            os.write(onward, block)
+    def settle(self) -> None:
+        """Wait until all that is in the pipe has been heard."""
+        number, passed = b"%d" % next(self._numbers), Event()
+        self._marks[number] = passed
+        os.write(self._writer, b"\0%s\0" % number)  # as a whole: it is shorter than PIPE_BUF
+        passed.wait()
 
     def take(self) -> None:
         """Put the pipe in the descriptors' place."""
@@ -132,6 +127,29 @@ class _Tap:
             os.dup2(saved, number)
             os.close(saved)
         self._saved = []
+
+    def _pump(self) -> None:
+        """Pass on whatever comes, for as long as the process lives."""
+        rest = b""
+        while block := os.read(self._reader, KEPT_BYTES):
+            rest = self._pass_marks(rest + block)
+
+    def _pass_marks(self, data: bytes) -> bytes:
+        """Text to whoever hears it, marks to whoever waits for them; the rest is a mark's beginning, or nothing."""
+        while data:
+            text, zero, after = data.partition(b"\0")
+            if text:
+                self._hear(text)
+            number, end, after_mark = after.partition(b"\0")
+            if zero and not end and (not number or number in self._marks or number.isdigit()):
+                return zero + number
+            if passed := self._marks.pop(number, None) if end else None:
+                passed.set()
+                after = after_mark
+            elif zero:  # the library's own
+                self._hear(zero)
+            data = after
+        return b""
 
 
 def _flush() -> None:

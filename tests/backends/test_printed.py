@@ -156,3 +156,13 @@ time.sleep(0.3)
 print(repr(printed.text))
 """)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "''\n", "late\n")
+
+
+def test_zero_bytes_that_a_library_prints_are_text_like_any_other():
+    ended = run_python("""
+with printing.listen() as printed:
+    os.write(2, b"a\\x00b\\x00\\x0012\\x00c")
+    os.write(2, b"\\x00")
+print(repr(printed.text))
+""")
+    assert (ended.returncode, ended.stdout) == (0, repr("a\x00b\x00\x0012\x00c\x00") + "\n")
