@@ -179,11 +179,13 @@ print(json.dumps({"held": held, "descriptors": descriptors}))
 
 @pytest.mark.parametrize("call", ["run", "init"])
 def test_the_last_words_before_a_crash_come_through(call, board, board_set):
+    """A second before: what is printed within an instant of it may be lost, since a thread passes it on."""
     ended = board.emulate(
         "-c",
         SCRIPT + "RknnBackend().open(path).run(feeds)",
         str(board_set.folder),
         crash=call,
+        delay=f"{call}=1",
         say="E RKNN: last words",
     )
     assert ended.returncode == -11
