@@ -34,8 +34,9 @@ class Printing:
     """Watches descriptors 1 and 2, of which a process has one each, for as long as any of its threads listens.
 
     All that is printed goes on to where it would have gone, at once: it may be the last that is heard of the process,
-    though what is printed in the very instant of a crash may be lost. A thread does so, and needs the interpreter's lock: a library that held it and printed more than a pipe's 64 KiB would
-    hang. Only one object of this kind may listen at a time.
+    though what is printed in the very instant of a crash may be lost. A thread does so, and needs the interpreter's
+    lock: a library that held it and printed more than a pipe's 64 KiB would hang. Only one object of this kind may
+    listen at a time.
     """
 
     def __init__(self) -> None:
