@@ -110,6 +110,23 @@ ADVICE = "check that toolkit 2.3.2, lite2 2.3.2, librknnrt 2.3.2 and driver 0.9.
 EARLY = "check that toolkit 2.3.2, lite2 2.3.2, librknnrt (unknown) and driver (unknown) fit together"
 
 
+BOARD_SET = """
+import shutil
+from anima_batch.model_set import built_in_folder, describe_component, load_model_set, write_description
+plain = load_model_set(built_in_folder() / "picture-book")
+folder = path.parent / "set"
+shutil.copytree(plain.folder, folder)
+added = []
+for part in plain.description.components:
+    if part.role.startswith("transformer.") and part.path.endswith(".onnx"):
+        name = part.path.replace(".onnx", ".rknn")
+        shutil.copy(path, folder / name)
+        added.append(describe_component(folder, part.role, name, {}))
+changed = plain.description.model_copy(update={"components": (*plain.description.components, *added)})
+board = write_description(folder, changed)
+"""  # picture-book as it is, and with a .rknn file beside each of the transformer's graphs
+
+
 @pytest.fixture
 def run_script(tmp_path):
     """Runs a script on a graph that behaves as `says`, with the stand-in installed, and gives what it told."""
@@ -476,22 +493,11 @@ tell(seen=seen)
 
 
 def test_auto_takes_the_npu_only_where_package_and_rknn_graphs_are_and_then_knows_the_versions(run_script):
-    found = run_script("""
-import shutil
+    found = run_script(
+        BOARD_SET
+        + """
 from anima_batch.anima.pipeline import open_pipeline
 from anima_batch.job import RunSpec
-from anima_batch.model_set import built_in_folder, describe_component, load_model_set, write_description
-plain = load_model_set(built_in_folder() / "picture-book")
-folder = path.parent / "set"
-shutil.copytree(plain.folder, folder)
-added = []
-for part in plain.description.components:
-    if part.role.startswith("transformer.") and part.path.endswith(".onnx"):
-        name = part.path.replace(".onnx", ".rknn")
-        shutil.copy(path, folder / name)
-        added.append(describe_component(folder, part.role, name, {}))
-changed = plain.description.model_copy(update={"components": (*plain.description.components, *added)})
-board = write_description(folder, changed)
 pipelines = {
     "plain": open_pipeline(plain, "auto", RunSpec()),
     "board": open_pipeline(board, "auto", RunSpec(core_mask="0+1")),
@@ -508,7 +514,8 @@ tell(
     canaries=canaries,
     again=again,
 )
-""")
+"""
+    )
     assert found["names"] == {"plain": "onnx", "board": "rknn", "forced": "onnx"}
     assert found["versions"]["librknnrt"] == "2.3.2"
     assert found["unopened"] == 0
@@ -524,24 +531,13 @@ tell(
 
 def test_a_process_that_computes_otherwise_at_its_eighth_picture_than_at_its_start_says_so(run_script):
     found = run_script(
-        """
+        BOARD_SET
+        + """
 from anima_batch.anima.conditioning import Conditioning
 from anima_batch.job import ImageRequest, RunSpec
-from anima_batch.model_set import built_in_folder, describe_component, load_model_set, write_description
 from anima_batch.worker.messages import Opening
 from anima_batch.worker.workbench import CANARY_IMAGES, Workbench
-import shutil
-plain = load_model_set(built_in_folder() / "picture-book")
-folder = path.parent / "set"
-shutil.copytree(plain.folder, folder)
-added = []
-for part in plain.description.components:
-    if part.role.startswith("transformer.") and part.path.endswith(".onnx"):
-        name = part.path.replace(".onnx", ".rknn")
-        shutil.copy(path, folder / name)
-        added.append(describe_component(folder, part.role, name, {}))
-changed = plain.description.model_copy(update={"components": (*plain.description.components, *added)})
-bench = Workbench(Opening(write_description(folder, changed), "rknn", RunSpec()))
+bench = Workbench(Opening(board, "rknn", RunSpec()))
 request = ImageRequest(prompt="a", seed=1, width=128, height=128, steps=1)
 conditioning = Conditioning(np.zeros((32, 64), np.float32), np.zeros((32, 64), np.float32))
 faults = [fault(bench.prepare, request, conditioning) for _ in range(CANARY_IMAGES)]
