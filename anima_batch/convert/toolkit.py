@@ -142,7 +142,7 @@ def open_toolkit(
     """
     if version not in TOOLKITS:
         raise UsageError(f"--toolkit: must be one of {', '.join(TOOLKITS)}, got {version!r}")
-    folder = folder or cache_folder()
+    folder = (folder or cache_folder()).absolute()  # subprocesses have another working directory
     home, stamp = folder / version, "\n".join(TOOLKITS[version]) + "\n"
     if not _is_ready(home, stamp):
         make_folder(folder)
@@ -150,7 +150,7 @@ def open_toolkit(
             if not _is_ready(home, stamp):  # another process may just have made it
                 on_progress(f"toolkit {version}: its environment is made in {home} (1.5 GB, minutes)")
                 _make_environment(version, home, stamp)
-    return Toolkit(version, (home / "bin" / "python").absolute())
+    return Toolkit(version, home / "bin" / "python")
 
 
 def cache_folder() -> Path:

@@ -99,14 +99,15 @@ def test_an_environment_that_is_there_is_taken(tmp_path):
     assert (toolkit.version, toolkit.python, told) == ("2.5.0", tmp_path / "2.5.0" / "bin" / "python", [])
 
 
-def open_without_index(folder):
+def open_without_index(folder, working_directory=None):
     """open_toolkit where pip finds nothing, in a process of its own: its environment variables are the process's."""
     code = (
         "from anima_batch.convert.toolkit import open_toolkit; from pathlib import Path; "
         f"open_toolkit('2.5.0', Path({str(folder)!r}), print)"
     )
     nothing = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
-    return subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT | nothing, capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=ENVIRONMENT | nothing, cwd=working_directory, capture_output=True, text=True)
 
 
 def test_an_environment_of_other_pins_is_made_anew_and_what_cannot_be_made_has_no_name(tmp_path):
@@ -121,6 +122,12 @@ def test_an_environment_of_other_pins_is_made_anew_and_what_cannot_be_made_has_n
     )
     assert f"(all it said is in {tmp_path}/2.5.0.log)" in last
     assert not (tmp_path / "2.5.0").exists()
+
+
+def test_a_folder_that_is_relative_to_the_working_directory_is_where_the_environment_is_made(tmp_path):
+    ended = open_without_index("toolkits", tmp_path)
+    assert f"(all it said is in {tmp_path}/toolkits/2.5.0.log)" in ended.stderr.splitlines()[-1]
+    assert sorted(path.name for path in (tmp_path / "toolkits").iterdir() if path.is_dir()) == ["2.5.0.partial"]
 
 
 def test_a_build_dies_with_whoever_asked_for_it(task, tmp_path):
