@@ -8,9 +8,9 @@ from pathlib import Path
 
 import onnx
 
-from anima_batch.convert.toolkit import Toolkit
+from anima_batch.convert.rknn.toolkit import Toolkit
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 
 _BUILD = """
 import importlib.util, json, os, sys, time
