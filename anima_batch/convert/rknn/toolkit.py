@@ -180,9 +180,9 @@ def _make_environment(version: str, home: Path, stamp: str) -> None:
             if old.exists():
                 shutil.rmtree(old)
     python = str(partial / "bin" / "python")
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-compile"]
+    pip = [python, "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-compile"]
     steps = {
-        "python -m venv": [sys.executable, "-m", "venv", str(partial)],
+        "python -m venv": [sys.executable, "-I", "-m", "venv", str(partial)],
         "pip install torch": [*pip, _TORCH],  # before the rest, so that an index with a build for the CPU serves it
         "pip install what it needs": [*pip, *_REQUIREMENTS],
         "pip install the toolkit": [*pip, "--no-deps", f"rknn-toolkit2=={version}"],
