@@ -11,15 +11,18 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+from crash.report import tell
 
 MEMORY_MEGABYTES = 640
 DISK_BYTES = 64 << 20
 WRITES_A_SECOND = 15  # of a slow card: saving takes a good part of the time, so that a cut often falls into it
 BOOT_SECONDS, ANSWER_SECONDS = 600, 900
+TRIALS = 3  # to restore a machine: where QEMU ends before the machine runs, its disk is as it was
 _POLL_SECONDS = 0.005
 
 
@@ -53,25 +56,47 @@ class Machine:
         self.disk = disk
         self._guest, self._folder, self._kept, self._slow = guest, folder, kept, slow
         self._answers = b""
+        self._monitor_lines: TextIO | None = None
 
     def __enter__(self) -> Machine:
         self._folder.mkdir(parents=True)
-        (self._folder / "events").touch()
+        trials = 1 if self._kept is None else TRIALS
+        while True:
+            try:
+                self._start()
+                break
+            except (OSError, RuntimeError) as error:
+                trials -= 1
+                tell(f"QEMU ended (exit code {self._process.returncode}) before its machine ran: {error}")
+                if not trials:
+                    raise
+        if self._kept is not None:
+            with self._killed_on_error():
+                self._order("cont")
+        return self
+
+    def _start(self) -> None:
+        (self._folder / "events").write_bytes(b"")
+        (self._folder / "qmp").unlink(missing_ok=True)
+        self._monitor = socket.socket(socket.AF_UNIX)
         with (self._folder / "stderr").open("wb") as errors:
             self._process = subprocess.Popen(
                 self._arguments(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
-        try:
+        with self._killed_on_error():
             self._connect()
             if self._kept is None:
                 self._read_answer(BOOT_SECONDS)
             else:
                 self._wait(lambda: self._order("query-status")["status"] == "paused", "to be restored")
-                self._order("cont")
+
+    @contextlib.contextmanager
+    def _killed_on_error(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             self.kill()
             raise
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
@@ -81,10 +106,10 @@ class Machine:
         """Cut the power."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+        for stream in (self._process.stdin, self._process.stdout, self._monitor_lines, self._monitor):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
 
     def freeze(self, disk: Path) -> None:
         """Stop all of the machine's threads and copy its disk; a call that is under way is finished, as by a kill."""
@@ -150,10 +175,8 @@ class Machine:
         return arguments if self._kept is None else [*arguments, "-incoming", f"exec:cat '{self._kept.memory}'"]
 
     def _connect(self) -> None:
-        self._monitor = socket.socket(socket.AF_UNIX)
         self._wait(self._reach_monitor, "for its monitor")
         self._monitor_lines = self._monitor.makefile("rw", encoding="utf-8")
-        self._monitor_lines.readline()  # a greeting
         self._order("qmp_capabilities")
         self._order("migrate-set-parameters", **{"max-bandwidth": 1 << 40})
 
@@ -163,10 +186,17 @@ class Machine:
 
     def _order(self, command: str, **arguments: Any) -> Any:
         """What QEMU itself answers to a command."""
+        try:
+            return self._exchange(command, arguments)
+        except OSError as error:
+            raise RuntimeError(f"{command}: {error}: {self._describe()}") from error
+
+    def _exchange(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        assert self._monitor_lines is not None
         self._monitor_lines.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
         self._monitor_lines.flush()
         while line := self._monitor_lines.readline():
-            answer = json.loads(line)
+            answer = json.loads(line)  # or a greeting, or an event
             if "return" in answer:
                 return answer["return"]
             if "error" in answer:
