@@ -3,7 +3,14 @@
 from anima_batch.bench.block import BlockComparison, BlockMeasure, bench_block
 from anima_batch.bench.checkpoint import CheckpointCost, bench_checkpoint
 from anima_batch.bench.comparison import StepComparison, bench_step
-from anima_batch.bench.decode import DecodeComparison, bench_decode, choose_decoding, list_tiles, make_decode_setup
+from anima_batch.bench.decode import (
+    DecodeComparison,
+    bench_decode,
+    choose_decoding,
+    list_needs,
+    list_tiles,
+    make_decode_setup,
+)
 from anima_batch.bench.figures import save_block, save_decode, save_residency
 from anima_batch.bench.lifecycle import Lifecycle, bench_lifecycle
 from anima_batch.bench.residency import Extrapolation, Plateau, bench_residency, extrapolate
@@ -29,6 +36,7 @@ __all__ = [
     "bench_step",
     "choose_decoding",
     "extrapolate",
+    "list_needs",
     "list_tiles",
     "make_decode_setup",
     "make_setup",

@@ -18,6 +18,7 @@ from anima_batch.anima.ops import Array
 from anima_batch.anima.sessions import open_session
 from anima_batch.anima.vae import MIN_TILE, decode
 from anima_batch.backends.onnx import OnnxBackend
+from anima_batch.batch import DecodeNeed
 from anima_batch.bench.step import in_fresh_process, read_peak_bytes
 from anima_batch.errors import BackendError, UsageError
 from anima_batch.measures import Picture, measure_psnr, measure_ssim
@@ -149,6 +150,20 @@ def choose_decoding(found: Sequence[DecodeComparison], available_bytes: int) -> 
     """
     fitting = [entry for entry in found if entry.decoding.need_bytes <= available_bytes]
     return min(fitting, key=lambda entry: (-_tile(entry), entry.decoding.seconds), default=None)
+
+
+def list_needs(setup: DecodeSetup, found: Sequence[DecodeComparison]) -> list[DecodeNeed]:
+    """The memory that each took, for the check before a run."""
+    return [
+        DecodeNeed(
+            width=setup.width,
+            height=setup.height,
+            tile=entry.decoding.tile,
+            threads=entry.decoding.threads,
+            bytes=entry.decoding.need_bytes,
+        )
+        for entry in found
+    ]
 
 
 def _tile(entry: DecodeComparison) -> float:

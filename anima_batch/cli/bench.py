@@ -193,17 +193,23 @@ def bench_decode(
     figure: Annotated[Path | None, typer.Option(help="Draw time over memory as this PNG.")] = None,
     json: Json = False,
 ) -> None:
-    """Measure decoding whole and in tiles: time, memory, PSNR and SSIM from the whole, and what fits here."""
+    """Measure decoding whole and in tiles: time, memory, PSNR and SSIM from the whole, and what fits here.
+
+    `run` looks at what was measured here before it begins.
+    """
     from anima_batch import bench as benchmarks
+    from anima_batch.batch import write_needs
     from anima_batch.console import benches, results
     from anima_batch.environment import available_bytes
     from anima_batch.model_set import find_model_set
 
-    setup = benchmarks.make_decode_setup(find_model_set(model_set, workspace), size, rounds)
+    found_set = find_model_set(model_set, workspace)
+    setup = benchmarks.make_decode_setup(found_set, size, rounds)
     available, found = available_bytes(), []
     for entry in benchmarks.bench_decode(setup, threads or [0], tile or benchmarks.list_tiles(setup)):
         results.show_progress(f"{entry.decoding.how}: {entry.decoding.seconds:.2f} s")
         found.append(entry)
+    write_needs(workspace, found_set.digest, benchmarks.list_needs(setup, found))
     chosen = benchmarks.choose_decoding(found, available)
     if figure is not None:
         benchmarks.save_decode(found, figure)

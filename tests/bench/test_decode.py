@@ -1,5 +1,6 @@
 """Decoding whole and in tiles, measured for real on the built-in set, and what is advised."""
 
+import json
 import subprocess
 
 import numpy as np
@@ -110,3 +111,52 @@ def test_a_picture_that_the_memory_cannot_hold_ends_in_one_line(workspace):
     assert ended.returncode == 4, ended.stderr
     assert "bench decode: the process died over the whole picture with 1 threads" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def keep_need(workspace, words, bytes_):
+    """As if the decoding had taken so many bytes."""
+    workspace.run("bench", "decode", "--rounds", "1", "--tile", "8", *words)
+    (path,) = (workspace.folder / "outputs/.timing").iterdir()
+    kept = json.loads(path.read_text())
+    assert {(need["tile"], need["bytes"] > 1e6) for need in kept["needs"]} == {(None, True), (8, True)}
+    for need in kept["needs"]:
+        need["bytes"] = bytes_
+    path.write_text(json.dumps(kept))
+    return path
+
+
+JOB = """
+[defaults]
+prompt = "a house"
+seed = 1
+steps = 1
+width = 128
+height = 128
+"""
+
+
+def test_a_run_says_before_it_begins_that_decoding_needs_more_memory_than_there_is(workspace):
+    job = workspace.write_job(JOB)
+    path = keep_need(workspace, (), 10**15)
+    said = workspace.run("run", job).stderr
+    assert "decoding needs 1000000000 MB or more, as `anima-batch bench decode` measured it, " in said
+    assert said.index("decoding needs") < said.index("step 1")
+    path.write_text("{")
+    workspace.run("run", job)  # nothing is left to do, so nothing is looked at
+    assert (
+        f"{path.relative_to(workspace.folder)}: cannot be read"
+        in workspace.run("run", workspace.write_job(JOB.replace("seed = 1", "seed = 2"))).stderr
+    )
+
+
+def test_a_need_that_is_met_or_of_a_larger_picture_or_of_other_tiles_says_nothing(workspace):
+    job = workspace.write_job(JOB)
+    path = keep_need(workspace, (), 1)
+    assert "decoding needs" not in workspace.run("run", job, "--limit", "1").stderr
+    kept = json.loads(path.read_text())
+    kept["needs"] = [
+        {**need, "bytes": 10**15} | ({"height": 192} if need["tile"] is None else {}) for need in kept["needs"]
+    ]
+    path.write_text(json.dumps(kept))
+    job = workspace.write_job(JOB.replace("seed = 1", "seed = 2"))
+    assert "decoding needs" not in workspace.run("run", job).stderr
