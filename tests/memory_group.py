@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,9 @@ def memory_group(limit_bytes: int) -> Iterator[list[str]]:
     try:
         yield ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
     finally:
+        # What a command that was killed had started may outlive it for a moment.
+        while (group / "cgroup.procs").read_text():
+            time.sleep(0.01)
         group.rmdir()
 
 

@@ -128,13 +128,13 @@ def _draw_panel(
                 COLOURS[span.kind][span.stream],
             )
     y = top + len(rows) * ROW
-    for tick in _ticks(start - zero, end - zero):
+    for tick in list_ticks(start - zero, end - zero):
         x0 = left + (tick + zero - start) * scale
         canvas.line((x0, y - 4, x0, y + 2), "#666666")
         canvas.text((x0 - 4, y + 2), f"{tick:g} s", "#666666", font)
 
 
-def _ticks(start: float, end: float) -> list[float]:
+def list_ticks(start: float, end: float) -> list[float]:
     """About ten round numbers between two."""
     rough = (end - start) / 10
     unit = 10.0 ** math.floor(math.log10(rough))

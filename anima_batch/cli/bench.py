@@ -38,7 +38,7 @@ def bench_lifecycle(
     model_set: Annotated[str, typer.Option(help="A name or a path.")] = "picture-book",
     workspace: Workspace = Path(),
     backend: Annotated[Literal["auto", "onnx", "rknn"], typer.Option(help="What opens the graphs.")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="Of ONNX Runtime; 0: all.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="Of ONNX Runtime; 0: all.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Over all graphs, to mean over.")] = 3,
     json: Json = False,
 ) -> None:
@@ -60,7 +60,7 @@ def bench_step(
     model_set: Annotated[str, typer.Option(help="A name or a path.")] = "picture-book",
     workspace: Workspace = Path(),
     backend: Annotated[Literal["auto", "onnx", "rknn"], typer.Option(help="What runs the graphs.")] = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="Of ONNX Runtime, which is the accelerator then.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="Of ONNX Runtime, which is the accelerator then.")] = 1,
     size: Annotated[
         str | None, typer.Option(help="Pixels, WIDTHxHEIGHT; the model set's first size.", show_default=False)
     ] = None,
@@ -101,6 +101,122 @@ def bench_step(
         results.show_json(steps.steps_json(found))
     else:
         steps.show_steps(found)
+
+
+@bench.command("residency")
+def bench_residency(
+    model_set: Annotated[str, typer.Option(help="A name or a path.")] = "picture-book",
+    workspace: Workspace = Path(),
+    backend: Annotated[Literal["auto", "onnx", "rknn"], typer.Option(help="What opens the graphs.")] = "auto",
+    pool: Annotated[list[int], typer.Option(help="Graphs that are open at once; repeat for more.")] = [4, 8, 12, 16],  # noqa: B006
+    dwell: Annotated[float, typer.Option(min=0, help="Seconds that a pool stays open.")] = 30.0,
+    min_available_mib: Annotated[
+        int, typer.Option(min=0, max=1 << 20, help="With less memory available it breaks off.")
+    ] = 1536,
+    max_swap_growth_mib: Annotated[
+        int, typer.Option(min=0, max=1 << 20, help="So it does when swap grew by more.")
+    ] = 16,
+    figure: Annotated[Path | None, typer.Option(help="Draw memory over time and over files as this PNG.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure what open graphs hold in memory, pools of them in fresh processes, and what all of them would."""
+    from anima_batch import bench as benchmarks
+    from anima_batch.console import benches, results
+    from anima_batch.job import RunSpec
+    from anima_batch.model_set import find_model_set
+
+    run = RunSpec(min_available_mib=min_available_mib, max_swap_growth_mib=max_swap_growth_mib)
+    found_set = find_model_set(model_set, workspace)
+    found = []
+    for entry in benchmarks.bench_residency(found_set, backend, run, pool, dwell):
+        results.show_progress(f"pool of {entry.pool}: {entry.pss_growth / 1e6:+.0f} MB")
+        found.append(entry)
+    extrapolation = benchmarks.extrapolate(found)
+    if figure is not None:
+        benchmarks.save_residency(found, extrapolation, figure)
+    if json:
+        results.show_json(benches.residency_json(found, extrapolation))
+    else:
+        benches.show_residency(found, extrapolation)
+
+
+@bench.command("block")
+def bench_block(
+    fused: Annotated[Path, typer.Argument(help="Made by: anima-batch convert block MODEL_SET FUSED.")],
+    model_set: Annotated[
+        str, typer.Option(help="A name or a path: the one that FUSED was made from.")
+    ] = "picture-book",
+    workspace: Workspace = Path(),
+    backend: Annotated[Literal["auto", "onnx", "rknn"], typer.Option(help="What runs the graphs.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="Of ONNX Runtime; 0: all.")] = 0,
+    size: Annotated[
+        str | None, typer.Option(help="Pixels, WIDTHxHEIGHT; the model set's first size.", show_default=False)
+    ] = None,
+    block: Annotated[int, typer.Option(min=0, help="Which one, from 0.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="To mean over.")] = 3,
+    figure: Annotated[Path | None, typer.Option(help="Draw the phases of both forms as this PNG.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure a block as three graphs beside the same block as one: load, init, run, release, host, memory."""
+    from anima_batch import bench as benchmarks
+    from anima_batch.console import benches, results
+    from anima_batch.job import RunSpec
+    from anima_batch.model_set import find_model_set
+
+    found_set = find_model_set(model_set, workspace)
+    setup = benchmarks.make_setup(found_set, backend, RunSpec(threads=threads), size, None)
+    found = benchmarks.bench_block(setup, fused, block, rounds)
+    if figure is not None:
+        benchmarks.save_block(found, figure)
+    if json:
+        results.show_json(benches.block_json(found))
+    else:
+        benches.show_block(found)
+
+
+@bench.command("decode")
+def bench_decode(
+    model_set: Annotated[str, typer.Option(help="A name or a path.")] = "picture-book",
+    workspace: Workspace = Path(),
+    size: Annotated[
+        str | None, typer.Option(help="Pixels, WIDTHxHEIGHT; the model set's first size.", show_default=False)
+    ] = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(min=0, max=1024, help="Of ONNX Runtime, 0: all; repeat for more. All otherwise."),
+    ] = None,
+    tile: Annotated[
+        list[int] | None,
+        typer.Option(help="Latent pixels, beside the whole; repeat for more. A half and a quarter otherwise."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="After the first, for the median.")] = 3,
+    figure: Annotated[Path | None, typer.Option(help="Draw time over memory as this PNG.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure decoding whole and in tiles: time, memory, PSNR and SSIM from the whole, and what fits here.
+
+    `run` looks at what was measured here before it begins.
+    """
+    from anima_batch import bench as benchmarks
+    from anima_batch.batch import write_needs
+    from anima_batch.console import benches, results
+    from anima_batch.environment import available_bytes
+    from anima_batch.model_set import find_model_set
+
+    found_set = find_model_set(model_set, workspace)
+    setup = benchmarks.make_decode_setup(found_set, size, rounds)
+    available, found = available_bytes(), []
+    for entry in benchmarks.bench_decode(setup, threads or [0], tile or benchmarks.list_tiles(setup)):
+        results.show_progress(f"{entry.decoding.how}: {entry.decoding.seconds:.2f} s")
+        found.append(entry)
+    write_needs(workspace, found_set.digest, benchmarks.list_needs(setup, found))
+    chosen = benchmarks.choose_decoding(found, available)
+    if figure is not None:
+        benchmarks.save_decode(found, figure)
+    if json:
+        results.show_json(benches.decode_json(found, chosen, available))
+    else:
+        benches.show_decode(found, chosen, available)
 
 
 @bench.command("simulate")

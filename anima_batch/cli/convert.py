@@ -22,6 +22,7 @@ def add_commands(app: typer.Typer) -> None:
     """Put the commands of this module where they belong."""
     app.command("convert")(convert)
     app.command("convert --from")(convert_from)
+    app.command("convert block")(convert_block)
     app.command("convert report")(convert_report)
     app.command("convert verify")(verify)
 
@@ -124,6 +125,41 @@ def convert_from(
         results.show_json(conversion.conversion_json(made) | {"model_set": results.model_set_json(made.model_set)})
     else:
         results.show_line(conversion.summarise(made))
+
+
+def convert_block(
+    model_set: ModelSetName,
+    out: Annotated[Path, typer.Argument(help="The graph's file: .onnx, or .rknn for the board.", show_default=False)],
+    block: Annotated[int, typer.Option(min=0, help="Which one, from 0.")] = 0,
+    toolkit: Annotated[
+        ToolkitVersion | None, typer.Option(help="Of rknn-toolkit2, for .rknn.", show_default=False)
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="WIDTHxHEIGHT, for .rknn: one of the set's sizes; its first otherwise.")
+    ] = None,
+    toolkits: Toolkits = None,
+    workspace: Workspace = Path(),
+) -> None:
+    """Make one graph of a block's three, from a set of ONNX graphs; then: anima-batch bench block OUT."""
+    from anima_batch.console import results
+    from anima_batch.model_set import find_model_set
+
+    if (out.suffix == ".rknn") != (toolkit is not None) or out.suffix not in (".onnx", ".rknn"):
+        given = "no --toolkit" if toolkit is None else f"--toolkit {toolkit}"
+        raise UsageError(f"convert block: OUT must be a .onnx file, or a .rknn file with --toolkit, got {out}, {given}")
+    with _extra():
+        from anima_batch.convert import arguments
+        from anima_batch.convert.rknn import fused
+        from anima_batch.convert.rknn.toolkit import open_toolkit
+
+    found = find_model_set(model_set, workspace)
+    graph = fused.fuse_block(found, block)
+    if toolkit is None:
+        fused.save_block(graph, out)
+    else:
+        opened = open_toolkit(toolkit, toolkits, results.show_progress)
+        fused.compile_block(graph, found, arguments.parse_sizes([size])[0] if size else None, opened, out)
+    results.show_line(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
 
 
 def convert_report(

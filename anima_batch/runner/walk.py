@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anima_batch.batch import Batch, Found, Pin, find_dropped, measure, open_batch, plan_batch, survey, write_pin
+from anima_batch.batch import (
+    Batch,
+    Found,
+    Pin,
+    find_dropped,
+    find_shortage,
+    measure,
+    open_batch,
+    plan_batch,
+    survey,
+    write_pin,
+)
 from anima_batch.environment import read_environment
 from anima_batch.files import lock_folder, make_folder, set_aside, storage_errors, sync_folder
 from anima_batch.job import RunSpec
@@ -66,6 +77,7 @@ def _walk(batch: Batch, options: RunOptions, stop: StopRequest) -> Iterator[Even
     if pending := plan.pending[: options.limit]:
         make_folder(batch.manifests)
         check_space(batch.outputs, plan.disk_bytes_of(pending), batch.checkpoint(pending[0].request_id))
+        yield from (Notice(line) for line in find_shortage(batch, (planned.pixels for planned in pending)))
         yield from _run_pending(batch, pending, found, options, tally, stop)
     yield BatchEnded(
         done=tally.done,

@@ -96,6 +96,17 @@ def test_the_peak_is_that_of_the_process_and_not_of_whoever_started_it(toolkit, 
     assert 1e8 < result["build_peak_rss_bytes"] <= result["peak_rss_bytes"] < 1e9 < held.nbytes
 
 
+def test_a_block_of_picture_book_becomes_one_graph_for_the_size_asked_for(toolkit, tmp_path):
+    words = ["convert", "block", "picture-book", "fused.rknn", "--size", "192x128"]
+    ended = Workspace(tmp_path).run(*words, "--toolkit", VERSION, "--toolkits", folder_of(toolkit))
+    assert ended.stdout.startswith("fused.rknn: ")
+    described = read_rknn(tmp_path / "fused.rknn")
+    shapes = {spec.name: spec.shape for spec in described.inputs}
+    assert (shapes["x"], shapes["mlp_one_plus_scale"]) == ((1, 96, 192), (1, 1, 192))
+    assert [spec.shape for spec in described.outputs] == [(1, 96, 192)]
+    assert (described.toolkit, described.platform) == (VERSION, "rk3588")
+
+
 def test_picture_book_is_converted_and_a_killed_conversion_goes_on(toolkit, tmp_path):
     """All 18 subgraphs through the real compiler; killed by SIGKILL in the midst of it."""
     workspace = Workspace(tmp_path)
