@@ -6,18 +6,15 @@ Modules are imported in the commands that need them, so that --help answers at o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from anima_batch import __version__
-from anima_batch.cli import convert
+from anima_batch.cli import convert, records
 from anima_batch.cli.arguments import Job, Json, ModelSetName, TwoWordGroup, Workspace
 from anima_batch.cli.bench import bench
 from anima_batch.errors import ModelSetError, UsageError
-
-if TYPE_CHECKING:
-    from anima_batch.audit import Audit
 
 app = typer.Typer(
     cls=TwoWordGroup,
@@ -128,38 +125,7 @@ def status(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
         results.show_status(found)
 
 
-@app.command()
-def audit(
-    paths: Annotated[list[Path], typer.Argument(help="PNGs, manifests or folders.", show_default=False)],
-    workspace: Workspace = Path(),
-    json: Json = False,
-) -> None:
-    """Tell which model set, weights, versions, seed and policy made a picture; every digest is checked."""
-    from anima_batch.audit import audit_paths
-
-    _show_audits(list(audit_paths(paths, workspace)), json=json)
-
-
-@app.command()
-def verify(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
-    """Check every finished image and every checkpoint of a job."""
-    from anima_batch.audit import verify_job
-    from anima_batch.batch import open_batch
-
-    _show_audits(list(verify_job(open_batch(job, workspace, draw=False))), json=json)
-
-
-def _show_audits(audits: list[Audit], *, json: bool) -> None:
-    from anima_batch.console import results
-
-    if json:
-        results.show_json([results.audit_json(entry) for entry in audits])
-    else:
-        for entry in audits:
-            results.show_audit(entry)
-        results.show_line(f"{len(audits)} checked, {sum(bool(entry.differences) for entry in audits)} changed")
-    if any(entry.differences for entry in audits):
-        raise typer.Exit(3)
+records.add_commands(app)
 
 
 @app.command()
