@@ -14,6 +14,7 @@ def add_commands(app: typer.Typer) -> None:
     """Put the commands of this module where they belong."""
     app.command("audit")(audit)
     app.command("verify")(verify)
+    app.command("reproduce")(reproduce)
 
 
 def audit(
@@ -53,4 +54,39 @@ def verify(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
     from anima_batch.console.audits import show_audits
 
     if show_audits(verify_job(open_batch(job, workspace, draw=False)), json=json):
+        raise typer.Exit(3)
+
+
+def reproduce(
+    file: Annotated[Path, typer.Argument(help="A manifest or a PNG of anima-batch.", show_default=False)],
+    allow_different: Annotated[
+        bool, typer.Option("--allow-different", help="Go on with another model set, or with changed files of it.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Keep the new picture in this folder, and go on there after a stop.")
+    ] = None,
+    workspace: Workspace = Path(),
+    json: Json = False,
+) -> None:
+    """Make a picture again and tell whether it is the same: pixels, latents after each step, environment."""
+    import tempfile
+
+    from anima_batch import reproduce as reproduction
+    from anima_batch import runner
+    from anima_batch.console import events, reproductions
+
+    original = reproduction.read_original(file, workspace)
+    with (
+        tempfile.TemporaryDirectory(prefix="anima-batch-") as scratch,
+        runner.catch_stop_signals(events.show_stopping) as stop,
+    ):
+        folder = out or Path(scratch)
+        undertaking = reproduction.prepare_run(original, workspace, folder, allow_different=allow_different)
+        run = runner.RunOptions(run_flags=undertaking.flags, retry_failed=True, accept_environment=True)
+        ended = events.follow_run(runner.run_job(undertaking.job, undertaking.workspace, run, stop))
+        if ended.exit_code:
+            raise typer.Exit(ended.exit_code)
+        compared = reproduction.compare_made(original, undertaking)
+    reproductions.show_reproduction(compared, out, json=json)
+    if not compared.identical:
         raise typer.Exit(3)
