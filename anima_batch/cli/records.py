@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 import typer
 
 from anima_batch.cli.arguments import Job, Json, Workspace
+from anima_batch.errors import UsageError
+
+Dialect = Literal["anima-batch", "anima", "sd-scripts", "a1111", "infotext", "comfyui", "invokeai", "sdcpp"]
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -15,6 +18,7 @@ def add_commands(app: typer.Typer) -> None:
     app.command("audit")(audit)
     app.command("verify")(verify)
     app.command("reproduce")(reproduce)
+    app.command("import")(import_job)
 
 
 def audit(
@@ -90,3 +94,35 @@ def reproduce(
     reproductions.show_reproduction(compared, out, json=json)
     if not compared.identical:
         raise typer.Exit(3)
+
+
+def import_job(
+    files: Annotated[
+        list[Path], typer.Argument(help="Prompt lists, infotexts, JSON files or PNGs.", show_default=False)
+    ],
+    dialect: Annotated[Dialect, typer.Option(help="Which program's: nothing is guessed.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="The job file to write; it must not exist. Else stdout.")] = None,
+    model_set: Annotated[str | None, typer.Option(help="Of the job; of a picture of ours it is known.")] = None,
+    workspace: Workspace = Path(),
+    json: Json = False,
+) -> None:
+    """Make a job file of another program's prompts, or of pictures; what a job has no word for becomes a comment."""
+    from dataclasses import asdict
+
+    from anima_batch import importers
+    from anima_batch.console import results
+    from anima_batch.files import make_folder, write_atomic
+
+    if out is not None and out.exists():
+        raise UsageError(f"--out: must be a file that does not exist yet, got {out}: it is never overwritten")
+    imported = importers.import_files(files, dialect, workspace, model_set)
+    results.show_warnings(imported.ignored)
+    if out is not None:
+        make_folder(out.parent)
+        write_atomic(out, imported.text.encode())
+    if json:
+        results.show_json(asdict(imported))
+    elif out is None:
+        typer.echo(imported.text, nl=False)
+    else:
+        results.show_line(f"{out}: {imported.images} images; see `anima-batch plan {out}`")

@@ -7,8 +7,9 @@ import json
 import re
 import struct
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from anima_batch.store.integrity import CorruptError, describe_fault, refuse_new
 from anima_batch.store.records import MAX_PIXELS, Sha256
 
 Pixels = npt.NDArray[np.uint8]  # (H, W, 3), RGB
+T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 OWN_KEYWORD = "anima_batch"
@@ -163,6 +165,11 @@ def decode_pixels(data: bytes, where: str = "PNG") -> Pixels:
     return _decode(data, where)[0]
 
 
+def read_png_texts(data: bytes, where: str = "PNG") -> dict[str, str]:
+    """The texts of any program's PNG by keyword, whatever its pixels are; raises CorruptError."""
+    return _open_image(data, where, _read_texts)
+
+
 def pixel_sha256(pixels: Pixels) -> str:
     """SHA-256 over width and height, each 4 bytes big-endian, then R, G, B of each pixel, row by row from the top left.
 
@@ -205,11 +212,18 @@ def _quote(value: str) -> str:
 
 def _decode(data: bytes, where: str) -> tuple[Pixels, dict[str, str]]:
     """Pixels (H, W, 3) uint8 and the texts by keyword; raises CorruptError for whatever else the bytes are."""
+    return _open_image(data, where, _read_image)
+
+
+def _open_image(data: bytes, where: str, read: Callable[[PngImagePlugin.PngImageFile, str], T]) -> T:
+    """What `read` makes of the opened image; raises CorruptError for whatever else the bytes are."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's advice on palettes and animation
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return _read_image(Image.open(io.BytesIO(data), formats=("PNG",)), where)
+            image = Image.open(io.BytesIO(data), formats=("PNG",))
+            assert isinstance(image, PngImagePlugin.PngImageFile)
+            return read(image, where)
     except CorruptError:
         raise
     except Exception as error:  # Pillow's readers raise nearly anything on a bad file: IndexError, AssertionError, ...
@@ -218,9 +232,8 @@ def _decode(data: bytes, where: str) -> tuple[Pixels, dict[str, str]]:
         raise CorruptError(f"{where}: {reason}: restore it or run the job again") from error
 
 
-def _read_image(image: Image.Image, where: str) -> tuple[Pixels, dict[str, str]]:
+def _read_image(image: PngImagePlugin.PngImageFile, where: str) -> tuple[Pixels, dict[str, str]]:
     """The same colours from any way to store them; ours have no transparency, and 16 bits do not fit in 8."""
-    assert isinstance(image, PngImagePlugin.PngImageFile)
     if max(image.size) > MAX_PIXELS:
         width, height = image.size
         raise CorruptError(f"{where}: must be at most {MAX_PIXELS} pixels wide and high, got {width}x{height}")
@@ -229,8 +242,12 @@ def _read_image(image: Image.Image, where: str) -> tuple[Pixels, dict[str, str]]
         raise CorruptError(f"{where}: must have 8 bits a channel, got mode {image.mode}: not the picture that was made")
     if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
         raise CorruptError(f"{where}: must have no transparency: not the picture that was made")
-    texts = {keyword: str(text) for keyword, text in image.text.items()}
-    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"), dtype=np.uint8), texts
+    pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"), dtype=np.uint8)
+    return pixels, _read_texts(image, where)
+
+
+def _read_texts(image: PngImagePlugin.PngImageFile, _where: str) -> dict[str, str]:
+    return {keyword: str(text) for keyword, text in image.text.items()}
 
 
 def _parse_own(text: str, where: str) -> PngRecord:
