@@ -32,7 +32,7 @@ DIGITAL_SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlg
 _ZERO_WIDTH_SPACE = "\u200b"
 # Readers part lines at \n or at all that Unicode calls a line's end, and some trim blanks before they look.
 _LINE_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
-_STEPS_LINE = re.compile(rf"((?:^|[{_LINE_ENDS}])(?:[^\S{_LINE_ENDS}]|\ufeff)*Steps)(?=: )")
+_STEPS_LINE = re.compile(rf"((?:^|[{_LINE_ENDS}])(?:[^\S{_LINE_ENDS}]|\ufeff)*Steps)(?=:)")
 _SAMPLERS = {"euler": "Euler", "ab2": "AB2", "dpmpp_2m": "DPM++ 2M"}
 _SCHEDULES = {
     "simple": "Simple",
@@ -120,8 +120,8 @@ def encode_png(pixels: Pixels, info: PngInfo) -> bytes:
 def format_parameters(info: PngInfo) -> str:
     """The image's parameters as AUTOMATIC1111 writes them and Civitai reads them.
 
-    Where a prompt holds `Steps: ` at the start of a line, or `Negative prompt:` anywhere, a zero-width space stands
-    before the colon, else it would be read as the next part. The own chunk keeps the literal text.
+    Where a prompt holds `Steps:` at the start of a line, or `Negative prompt:` anywhere, a zero-width space stands
+    before the colon, else it would be read as the next part: some readers want a blank behind it and some do not. The own chunk keeps the literal text.
     """
     request = info.request
     parts = [_defuse(request.prompt)]
