@@ -121,7 +121,8 @@ def format_parameters(info: PngInfo) -> str:
     """The image's parameters as AUTOMATIC1111 writes them and Civitai reads them.
 
     Where a prompt holds `Steps:` at the start of a line, or `Negative prompt:` anywhere, a zero-width space stands
-    before the colon, else it would be read as the next part: some readers want a blank behind it and some do not. The own chunk keeps the literal text.
+    before the colon, else it would be read as the next part: some readers want a blank behind it and some do not.
+    The own chunk keeps the literal text.
     """
     request = info.request
     parts = [_defuse(request.prompt)]

@@ -208,7 +208,14 @@ def test_sd_prompt_readers_order_takes_it_for_a1111s_and_never_for_comfyuis(prom
     assert tool == "A1111"
     assert found.replace(ZERO_WIDTH_SPACE, "") == prompt.replace(ZERO_WIDTH_SPACE, "").strip()
     assert found_negative.replace(ZERO_WIDTH_SPACE, "") == negative_prompt.replace(ZERO_WIDTH_SPACE, "").strip()
-    wanted = {"Seed": "7", "Steps": "20", "CFG scale": "4", "Size": "32x16", "Sampler": "Euler", "Model": "picture-book"}
+    wanted = {
+        "Seed": "7",
+        "Steps": "20",
+        "CFG scale": "4",
+        "Size": "32x16",
+        "Sampler": "Euler",
+        "Model": "picture-book",
+    }
     assert wanted.items() <= fields.items()
 
 
