@@ -81,10 +81,18 @@ def run(
     threads: Annotated[int | None, typer.Option(min=0, help="Over the job's run.threads; 0: all.")] = None,
     recycle: Annotated[int | None, typer.Option(min=0, help="Over the job's run.recycle; 0: never.")] = None,
     deadline_seconds: Annotated[float | None, typer.Option(min=1, help="Over the job's run.deadline_seconds.")] = None,
+    attest: Annotated[
+        Path | None, typer.Option(help="Sign provenance beside each manifest with this ed25519 key (extra `attest`).")
+    ] = None,
+    c2pa: Annotated[
+        Path | None,
+        typer.Option(help="Content Credentials in each PNG by this key and its certificates (extra `attest`)."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a job or go on with it; the same command again does what is left, and nothing when all is done."""
     from anima_batch import runner
+    from anima_batch.cli import signatures
     from anima_batch.console import events as progress
 
     flags = {
@@ -105,9 +113,12 @@ def run(
         limit=limit,
         retry_failed=retry_failed,
         accept_environment=accept_environment,
+        finish_png=signatures.load_finish(c2pa),
     )
+    signer = signatures.load_signer(attest)
     with runner.catch_stop_signals(progress.show_stopping) as stop:
-        ended = progress.show_run(runner.run_job(job, workspace, options, stop), events, json_result=json)
+        running = signatures.attest(runner.run_job(job, workspace, options, stop), workspace, signer)
+        ended = progress.show_run(running, events, json_result=json)
     raise typer.Exit(ended.exit_code)
 
 

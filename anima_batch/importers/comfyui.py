@@ -96,7 +96,7 @@ class _Graph:
         encoder = self._follow(key, name)
         kind = self._nodes[encoder]["class_type"]
         if kind == "ConditioningZeroOut":
-            self._used.add(str(self._inputs(encoder).get("conditioning", [""])[0]))
+            self._follow(encoder, "conditioning")
             self._reader.ignored.append(f"{self._describe(encoder)}: an empty prompt is taken")
             return ""
         if kind != "CLIPTextEncode":

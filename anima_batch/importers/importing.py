@@ -15,8 +15,8 @@ from anima_batch.importers.infotext import read_infotext
 from anima_batch.importers.invokeai import read_invokeai
 from anima_batch.importers.own import OwnPicture, name_set, read_own
 from anima_batch.importers.prompt_lists import read_list
-from anima_batch.importers.wanted import Wanted
-from anima_batch.job import FieldTable, Policy, built_in_policies, check_fields, render_job
+from anima_batch.importers.wanted import IMAGES_MAX, Wanted
+from anima_batch.job import MAX_SEED, FieldTable, Policy, built_in_policies, check_fields, render_job
 from anima_batch.model_set import find_model_set
 from anima_batch.store import read_png_texts
 
@@ -24,7 +24,6 @@ Dialect: TypeAlias = Literal["anima-batch", "anima", "sd-scripts", "a1111", "inf
 Reader: TypeAlias = Callable[[str, str, list[str]], Iterator[Wanted]]
 
 FILE_BYTES = 64 << 20
-IMAGES_MAX = 100_000
 _CHUNKS: Mapping[str, str] = {
     "infotext": "parameters",
     "sdcpp": "parameters",
@@ -132,8 +131,10 @@ def _list_images(entries: Sequence[Wanted], problems: list[str]) -> tuple[list[d
     first: dict[tuple[Any, ...], str] = {}
     ignored = list(dict.fromkeys(f"{entry.where}: {line}" for entry in entries for line in entry.ignored))
     for entry in entries:
+        seed = entry.fields.get("seed")
+        if seed is not None and seed <= MAX_SEED < seed + entry.count - 1:
+            problems.append(f"{entry.where}: seed: the last of {entry.count} must be at most {MAX_SEED}")
         for number in range(entry.count):
-            seed = entry.fields.get("seed")
             fields = entry.fields | {"seed": None if seed is None else seed + number}
             key = tuple(sorted(fields.items())) if seed is not None else (len(images), entry.where, number)
             if key in images:

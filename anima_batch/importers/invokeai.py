@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from anima_batch.importers.wanted import FieldReader, ProblemError, Wanted, read_integer
+from anima_batch.importers.wanted import IMAGES_MAX, FieldReader, ProblemError, Wanted, read_integer
 
 _FIELDS = {
     "positive_prompt": "prompt", "negative_prompt": "negative_prompt", "seed": "seed", "steps": "steps",
@@ -69,7 +70,12 @@ def _read_batch(batch: Mapping[str, Any], name: str) -> Iterator[Wanted]:
         if key not in ("id", "type", "is_intermediate", "use_cache")
     }
     base |= _linked_values(graph, nodes, core)
-    axes = [_read_axis(axis, f"data[{at}]", graph, core) for at, axis in enumerate(batch.get("data") or [])]
+    data = batch.get("data") or []
+    if not isinstance(data, list):
+        raise ProblemError(f"data: must be a list of lists, got {data!r:.60}")
+    axes = [_read_axis(axis, f"data[{at}]", graph, core) for at, axis in enumerate(data)]
+    if (count := math.prod(len(axis) for axis in axes)) > IMAGES_MAX:
+        raise ProblemError(f"data: must be at most {IMAGES_MAX} images, got {count}")
     runs = read_integer("runs", batch.get("runs", 1))
     for chosen in itertools.product(*axes):
         values = {key: value for part in chosen for key, value in part.items()}
@@ -80,13 +86,18 @@ def _read_batch(batch: Mapping[str, Any], name: str) -> Iterator[Wanted]:
 
 def _edges(graph: Mapping[str, Any], core: str) -> Iterator[tuple[str, str, str]]:
     """(node, its field, the field of the metadata) of each edge to the node that gathers the metadata."""
-    for edge in graph.get("edges") or []:
+    edges = graph.get("edges") or []
+    if not isinstance(edges, list):
+        raise ProblemError(f"graph.edges: must be a list, got {edges!r:.60}")
+    for edge in edges:
         try:
             source, destination = edge["source"], edge["destination"]
-            if destination["node_id"] == core:
-                yield source["node_id"], source["field"], destination["field"]
+            found = (str(source["node_id"]), str(source["field"]), str(destination["field"]))
+            is_gathered = destination["node_id"] == core
         except (LookupError, TypeError) as error:
             raise ProblemError(f"graph.edges: must be of source and destination, got {edge!r:.60}") from error
+        if is_gathered:
+            yield found
 
 
 def _linked_values(graph: Mapping[str, Any], nodes: Mapping[str, Any], core: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from anima_batch.importers.wanted import FieldReader, ProblemError, Wanted, read_integer
@@ -28,6 +29,8 @@ _A1111 = {
 }  # fmt: skip
 _OPTIONS = {"sd-scripts": _SD_SCRIPTS, "anima": _ANIMA, "a1111": _A1111}
 
+LINE_CHARACTERS = 300_000  # more than both prompts of an image may have
+
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ESCAPE = re.compile(r"\\([nrt\\'\"])")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
@@ -43,6 +46,8 @@ def read_list(text: str, name: str, dialect: str, problems: list[str]) -> Iterat
             continue
         where = f"{name} line {number}"
         try:
+            if len(line) > LINE_CHARACTERS:
+                raise ProblemError(f"must have at most {LINE_CHARACTERS} characters, got {len(line)}")
             yield read(line).finish(where)
         except ProblemError as error:
             problems.append(f"{where}: {error}")
@@ -75,20 +80,21 @@ def _read_a1111(line: str) -> FieldReader:
         reader.take_prompt("prompt", line, loras=True)
         return reader
     try:
-        words = shlex.split(line)
+        words = deque(shlex.split(line))
     except ValueError as error:
         raise ProblemError(f"must be options as a shell reads them, got: {str(error).lower()}") from error
     while words:
-        word = words.pop(0)
+        word = words.popleft()
         if not word.startswith("--"):
             raise ProblemError(f'must be options such as --prompt "...", got {word!r:.60}: quote what belongs together')
         option = word[2:]
         if not words or (words[0].startswith("--") and _A1111.get(option) not in ("prompt", "negative_prompt")):
             raise ProblemError(f"{word}: its value is missing")
-        value = words.pop(0)
+        parts = [words.popleft()]
         if option in ("prompt", "negative_prompt"):
             while words and not words[0].startswith("--"):
-                value += f" {words.pop(0)}"
+                parts.append(words.popleft())
+        value = " ".join(parts)
         _take_option(reader, option, value, "a1111")
     if "prompt" not in reader.fields:
         raise ProblemError("must have --prompt")

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+IMAGES_MAX = 100_000  # as a job may have
 RANDOM = -1  # what several programs write for a seed that is to be drawn
 
 _SAMPLERS = {
@@ -25,7 +26,7 @@ _SCHEDULES = {
     "beta": "beta",
 }
 _LORA = re.compile(r"<(?:lora|lyco|hypernet):[^<>]*>")
-_CHOICE = re.compile(r"\{[^{}]*\|[^{}]*\}")
+_CHOICE = re.compile(r"\{[^{}|]*\|[^{}]*\}")
 
 
 class ProblemError(Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -294,6 +295,53 @@ def test_any_file_is_taken_or_refused_with_its_place(tmp_path_factory, dialect, 
     except JobError as error:
         problems = error.problems
     assert all(problem.startswith("any.txt") or "at least one image" in problem for problem in problems), problems
+
+
+def replace_somewhere(value: Any, draw: st.DrawFn) -> Any:
+    """The JSON value with another one in the place of some part of it."""
+    if not isinstance(value, dict | list) or not value or draw(st.integers(0, 5)) == 0:
+        return draw(WRONG)
+    key = draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
+    changed = value.copy()
+    if draw(st.booleans()) or isinstance(value[key], dict | list):
+        changed[key] = replace_somewhere(value[key], draw)
+    else:
+        del changed[key]
+    return changed
+
+
+WRONG = st.sampled_from(
+    [None, True, -1, 0, 10**400, 1e300, "", "\ud800", "a\0b", "{||", [], [[]], ["3", 0], {}, {"a": []}]
+)
+
+
+@pytest.mark.parametrize(("name", "dialect"), [("comfyui.json", "comfyui"), ("invokeai-batch.json", "invokeai")])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_change_of_a_graph_is_taken_or_refused_with_its_place(tmp_path_factory, name, dialect, data):
+    content = replace_somewhere(json.loads((FILES / name).read_text()), data.draw)
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "any.txt").write_text(json.dumps(content))
+    problems: tuple[str, ...] = ()
+    try:
+        import_files([folder / "any.txt"], dialect, folder)
+    except JobError as error:
+        problems = error.problems
+    assert all(problem.startswith("any.txt") or "at least one image" in problem for problem in problems), problems
+
+
+def test_far_too_much_is_refused_before_it_is_made(tmp_path: Path):
+    batch = json.loads((FILES / "invokeai-batch.json").read_text())
+    axis = batch["batch"]["data"][1][0]
+    batch["batch"]["data"] = [[{**axis, "items": list(range(1000))}] for _ in range(4)]
+    for text, dialect, fault in (
+        (json.dumps(batch), "invokeai", "must be at most 100000 images, got 1000000000000"),
+        ("--prompt a --seed 1 --n_iter 100001", "a1111", "must be at most 100000 images in all"),
+        (f"--prompt a --seed {2**64 - 1} --n_iter 2", "a1111", "seed: the last of 2 must be at most"),
+        (f"{'a' * 300_001}", "anima", "must have at most 300000 characters, got 300001"),
+    ):
+        with pytest.raises(JobError, match=fault):
+            import_text(tmp_path, text, dialect)
 
 
 def test_the_command_writes_a_job_that_can_be_planned_and_never_overwrites(workspace: Workspace):
