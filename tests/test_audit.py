@@ -5,7 +5,9 @@ import io
 import json
 import os
 import shutil
+import tracemalloc
 
+import numpy as np
 import pytest
 from command import Workspace
 from PIL import Image, PngImagePlugin
@@ -301,15 +303,16 @@ def test_what_a_manifest_says_of_its_model_set_is_compared_with_the_sets_descrip
 
 
 def test_a_component_whose_sha256_alone_is_not_as_described_is_found(copied):
-    """XXH3 alone, which is all that a run checks, can be fooled; an audit cannot."""
+    """XXH3 alone, which is all that a run and a plain audit check, can be fooled; an audit with --sha256 cannot."""
     folder = copied.folder / "models/mine"
     flip(folder / "vae/decoder.onnx", -5)
     description = json.loads((folder / "model_set.json").read_text())
     description["components"][-1]["xxh3_128"] = file_digests(folder / "vae/decoder.onnx")[1]
     (folder / "model_set.json").write_text(json.dumps(description))
     assert verify_model_set(find_model_set("mine", copied.folder)) == []
-    entry = audit_one(copied, copied.pictures()[0])
-    assert any("vae.decoder: sha256 must be" in difference for difference in entry.differences)
+    picture = str(copied.pictures()[0])
+    (entry,) = copied.json("audit", picture, "--sha256", check=3)
+    assert any("vae.decoder: sha256 must be" in difference for difference in entry["differences"])
 
 
 def test_a_broken_neighbour_set_does_not_get_in_the_way(copied):
@@ -331,6 +334,139 @@ def test_of_two_sets_with_the_digest_one_whole_copy_is_enough(copied):
     flip(copied.folder / "models/zweite/qwen/model.onnx", -5)
     (difference,) = audit_one(copied, copied.pictures()[0]).differences
     assert "models/mine/vae/decoder.onnx" in difference
+
+
+def rename_all(workspace):
+    """Pictures and manifests with names that say nothing, in folders that say nothing."""
+    outputs, manifests = workspace.folder / "outputs/job", workspace.folder / "manifests/job"
+    for number, path in enumerate(sorted(outputs.glob("*.png"))):
+        path.rename(outputs / f"{number}.png")
+    for number, path in enumerate(sorted(manifests.glob("*.json"), reverse=True)):
+        path.rename(manifests / f"m{number}.json")
+    manifests.rename(workspace.folder / "manifests/zzz")
+
+
+def strip_metadata(picture):
+    """Save it again as any program does: other compression, no text."""
+    with Image.open(picture) as image:
+        image.load()
+    stream = io.BytesIO()
+    Image.fromarray(np.asarray(image)).save(stream, format="PNG", compress_level=1)
+    picture.write_bytes(stream.getvalue())
+
+
+def test_a_picture_whose_manifest_was_renamed_is_found_by_its_digest(copied):
+    rename_all(copied)
+    entries = copied.json("audit", "outputs")
+    assert [entry["found_by"] for entry in entries] == ["sha256"] * 2
+    assert [entry["request"]["seed"] for entry in entries] == [1, 2]
+    assert all(entry["ok"] for entry in entries)
+
+
+def test_a_stripped_and_renamed_picture_is_found_by_its_pixels(copied):
+    rename_all(copied)
+    for picture in copied.pictures():
+        strip_metadata(picture)
+    shutil.copy(copied.pictures()[0], copied.folder / "copy.png")
+    entries = copied.json("audit", "outputs", "copy.png", check=3)
+    assert [entry["found_by"] for entry in entries] == ["pixel_sha256"] * 3
+    assert [entry["request"]["seed"] for entry in entries] == [1, 2, 1]
+    for entry in entries:
+        assert "the pixels are the recorded ones, so only metadata changed" in entry["differences"][1]
+
+
+def test_a_stripped_picture_under_the_name_of_another_is_known_by_its_pixels(copied):
+    first, second = copied.pictures()
+    strip_metadata(first)
+    second.unlink()
+    first.rename(second)
+    (entry, _) = copied.json("audit", str(second), "manifests", check=3)
+    assert (entry["found_by"], entry["request"]["seed"]) == ("pixel_sha256", 1)
+
+
+def test_of_two_manifests_of_one_request_the_one_of_the_picture_is_found(copied):
+    """As where a picture was made twice under other versions, each time with other pixels."""
+    manifest = first_manifest(copied)
+    kept = copied.folder / "manifests/kept" / manifest.name
+    kept.parent.mkdir()
+    manifest.rename(kept)
+    shutil.copy(kept, manifest)
+    resign(manifest, lambda content: content["image"].update(sha256="1" * 64, pixel_sha256="2" * 64))
+    entry = audit_one(copied, copied.pictures()[0])
+    assert (entry.facts["manifest"], entry.differences) == (str(kept), ())
+
+
+def test_manifests_beside_the_pictures_are_found_in_a_folder_that_is_no_workspace(copied, tmp_path):
+    rename_all(copied)
+    kept = tmp_path / "usb"
+    shutil.copytree(copied.folder / "outputs/job", kept / "pictures")
+    shutil.copytree(copied.folder / "manifests/zzz", kept / "records")
+    shutil.rmtree(copied.folder / "manifests")
+    entries = copied.json("audit", str(kept))
+    assert [entry["request"]["seed"] for entry in entries] == [1, 2]
+
+
+def test_pictures_are_summed_up_by_model_set(copied):
+    model_set = find_model_set("mine", copied.folder)
+    flip(copied.pictures()[1], -30)
+    (group,) = copied.json("audit", "outputs", "--by", "model_set", check=3)
+    assert (group["name"], group["digest"]) == ("picture-book", model_set.digest)
+    assert (group["images"], group["failed"], group["changed"]) == (2, 0, 1)
+    assert group["weights"] == {source.role: source.sha256 for source in model_set.description.sources}
+    lines = copied.run("audit", "outputs", "--by", "model_set", check=3).stdout.splitlines()
+    assert lines[0].startswith("DIFFERS: outputs/job/")
+    assert model_set.digest[:12] in lines[-1]
+
+
+def test_a_picture_of_no_known_set_is_a_group_of_its_own(copied):
+    strip_metadata(copied.pictures()[0])
+    shutil.rmtree(copied.folder / "manifests")
+    groups = copied.json("audit", "outputs", "--by", "model_set", check=3)
+    assert [(group["name"], group["images"]) for group in groups] == [(None, 1), ("picture-book", 1)]
+
+
+def test_which_pictures_a_weights_file_made(copied):
+    """Asked with a file of the model set, with the digits that model sites show, and with a file that made none."""
+    model_set = find_model_set("mine", copied.folder)
+    for question, roles in (
+        (str(model_set.path("vae.decoder")), ["vae.decoder"]),
+        (model_set.description.sources[0].sha256[:10], ["transformer"]),
+        ("jobs/job.toml", None),
+    ):
+        entries = copied.json("audit", ".", "--weights", question)
+        assert [entry["made_with"] for entry in entries] == ([roles] * 2 if roles else [])
+    told = copied.run("audit", ".", "--weights", "nothing.safetensors", check=2).stderr
+    assert told == (
+        "error: --weights: must be a file, or 10 to 64 hex digits of its SHA-256, got 'nothing.safetensors'\n"
+    )
+
+
+def test_a_picture_without_its_manifest_is_known_by_its_set_as_far_as_that_is_here(copied):
+    shutil.rmtree(copied.folder / "manifests")
+    digits = find_model_set("mine", copied.folder).description.sources[0].sha256
+    assert len(copied.json("audit", "outputs", "--weights", digits)) == 2
+    shutil.rmtree(copied.folder / "models")
+    assert copied.json("audit", "outputs", "--weights", digits) == []
+
+
+def test_a_thousand_pictures_take_no_more_memory_than_one(copied):
+    """Beside what is kept to know each file again: less than a kilobyte a picture, whose audit alone has sixty."""
+    picture, manifest = copied.pictures()[0], first_manifest(copied)
+
+    def measure(count):
+        for number in range(count):
+            shutil.copy(picture, copied.folder / f"outputs/job/copy-{number}.png")
+            shutil.copy(manifest, copied.folder / f"manifests/job/copy-{number:012x}.json")
+        tracemalloc.start()
+        audited = sum(not audit.differences for audit in audit_paths([copied.folder / "outputs"], copied.folder))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return audited, peak
+
+    few, small = measure(20)
+    many, large = measure(220)
+    assert (few, many) == (22, 222)
+    assert (large - small) / 200 < 1000
 
 
 def test_an_empty_folder_and_a_workspace_that_is_none_are_mistakes(copied):

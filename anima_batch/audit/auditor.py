@@ -7,52 +7,61 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
-from anima_batch.audit.differences import Picture, compare_model_set, compare_picture, open_picture
+from anima_batch.audit.differences import compare_model_set, compare_picture, open_picture
+from anima_batch.audit.search import FoundManifest, ManifestSearch, list_files
 from anima_batch.errors import AnimaBatchError, UsageError
 from anima_batch.job import request_id, request_json
 from anima_batch.model_set import ModelSet, find_by_digest, scan_model_sets, verify_model_set
 from anima_batch.store import ComponentRecord, Manifest, ModelSetRecord, PngRecord, read_manifest
 
+Parts: TypeAlias = tuple[tuple[str, str], ...]  # (role, sha256)
+
+_MANIFEST_NAME = re.compile(r"-[0-9a-f]{12}\.json$")
+
 
 @dataclass(frozen=True)
 class Audit:
-    """Facts from one file's records, and every difference from them; `notes` say what could not be checked."""
+    """Facts from one file's records, and every difference from them; `notes` say what could not be checked.
+
+    `parts` are the files of weights behind the picture and the files of its model set.
+    """
 
     path: Path
     facts: dict[str, Any]
     differences: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    parts: Parts = ()
 
 
-def audit_paths(paths: Iterable[Path], workspace: Path) -> Iterator[Audit]:
-    """An audit for each PNG and manifest given or found in a folder, whatever is in it.
+def audit_paths(paths: Iterable[Path], workspace: Path, *, sha256: bool = False) -> Iterator[Audit]:
+    """An audit for each PNG and manifest given or found in a folder, whatever is in it; one is in memory at a time.
 
-    Raises UsageError, before the first audit, for a path that is neither and for a folder without any.
+    The files of model sets are read by XXH3, with `sha256` by that too. Raises UsageError, before the first audit, for
+    a path that is neither and for a folder without any.
     """
     if not workspace.is_dir():
         raise UsageError(f"{workspace}: the workspace must be a folder: give it by --workspace")
     found = [(path, _find_files(path)) for path in paths]
-    auditor = _Auditor(workspace)
+    folders = [path for path, _ in found if path.is_dir()]
+    auditor = _Auditor(workspace, ManifestSearch(workspace, folders), sha256=sha256)
     for path, files in found:
-        for file in files:
+        for file in map(Path, files):
             if file == path or not auditor.has_seen(file):
                 yield auditor.audit(file)
 
 
-def _find_files(path: Path) -> list[Path]:
+def _find_files(path: Path) -> list[str]:
     """The path itself, or a folder's pictures and then the JSON files named as manifests: a workspace has many others.
 
     What only looks like one of these (a pipe, a link that leads nowhere) has its audit too.
     """
     if path.is_dir():
-        entries = [entry for entry in path.rglob("*") if not entry.is_dir()]
-        pictures = sorted(entry for entry in entries if entry.suffix.lower() == ".png")
-        manifests = sorted(entry for entry in entries if re.search(r"-[0-9a-f]{12}\.json$", entry.name))
-        files = [*pictures, *manifests]
+        manifests = (name for name in list_files(path, ".json") if _MANIFEST_NAME.search(name))
+        files = [*list_files(path, ".png"), *manifests]
     else:
-        files = [path] if path.suffix.lower() in (".png", ".json") and os.path.lexists(path) else []
+        files = [str(path)] if path.suffix.lower() in (".png", ".json") and os.path.lexists(path) else []
     if not files:
         raise UsageError(f"{path}: must be a PNG, a manifest or a folder with some, got none of these")
     return files
@@ -63,6 +72,8 @@ class _Auditor:
     """Remembers what was read, so that a folder of a thousand pictures hashes its model set once."""
 
     workspace: Path
+    search: ManifestSearch
+    sha256: bool
     _seen: set[str] = field(default_factory=set)
     _sets: dict[str, tuple[ModelSet, ...]] = field(default_factory=dict)
     _file_problems: dict[Path, list[str]] = field(default_factory=dict)
@@ -84,17 +95,23 @@ class _Auditor:
 
     def _audit_png(self, path: Path) -> Audit:
         picture = open_picture(path)
-        facts = _png_facts(picture.record) if picture.record else {}
+        facts, parts = self._describe_record(picture.record) if picture.record else ({}, ())
         try:
-            found = self._find_manifest(picture)
+            found = self.search.find(picture)
         except AnimaBatchError as error:
-            return Audit(path, facts, (*picture.problems, str(error)))
+            return Audit(path, facts, (*picture.problems, str(error)), parts=parts)
         if found is None:
             note = "no manifest of this picture is in the workspace: give the one it was made in by --workspace"
-            return Audit(path, facts, picture.problems, (note,))
-        manifest_path, manifest = found
-        self._mark_seen(manifest_path)
-        return self._conclude(path, manifest, manifest_path, compare_picture(picture, manifest))
+            return Audit(path, facts, picture.problems, (note,), parts)
+        self._mark_seen(found.path)
+        return self._conclude(path, found, compare_picture(picture, found.manifest))
+
+    def _describe_record(self, record: PngRecord) -> tuple[dict[str, Any], Parts]:
+        """What a picture says of itself; of its weights only its model set knows, where that is here."""
+        parts: Parts = ()
+        for model_set in self._find_sets(record.model_set.digest):
+            parts = _parts(model_set.description.sources, model_set.description.components)
+        return _png_facts(record), parts
 
     def _audit_manifest(self, path: Path) -> Audit:
         manifest = read_manifest(path)
@@ -106,39 +123,26 @@ class _Auditor:
                 differences = compare_picture(open_picture(picture), manifest)
             except AnimaBatchError as error:
                 differences = [str(error)]
-        return self._conclude(path, manifest, path, differences)
+        return self._conclude(path, FoundManifest(path, manifest, "path"), differences)
 
-    def _find_manifest(self, picture: Picture) -> tuple[Path, Manifest] | None:
-        """By the path in the PNG, by its request id, or by the file's own name; it may have been renamed or moved.
-
-        The first that is of the picture's request, or else the first.
-        """
-        record, path = picture.record, picture.path
-        short = record.request_id[:12] if record else path.stem[-12:]
-        candidates = [self.workspace / record.manifest] if record else []
-        candidates += sorted((self.workspace / "manifests").glob(f"*/*-{short}.json")) if short.isalnum() else []
-        candidates.append(path.with_suffix(".json"))
-        other = None
-        for candidate in filter(os.path.isfile, candidates):
-            manifest = read_manifest(candidate)
-            if record is None or manifest.request_id == record.request_id:
-                return candidate, manifest
-            other = other or (candidate, manifest)
-        return other
-
-    def _conclude(self, path: Path, manifest: Manifest, manifest_path: Path, differences: list[str]) -> Audit:
+    def _conclude(self, path: Path, found: FoundManifest, differences: list[str]) -> Audit:
+        manifest = found.manifest
         if request_id(manifest.request, manifest.model_set.digest) != manifest.request_id:
-            differences.append(f"{manifest_path}: request_id is not of this request and model set")
-        wrong, notes = self._check_model_set(manifest.model_set, manifest_path)
-        facts = {"manifest": str(manifest_path), **_manifest_facts(manifest)}
-        return Audit(path, facts, (*differences, *wrong), tuple(notes))
+            differences.append(f"{found.path}: request_id is not of this request and model set")
+        wrong, notes = self._check_model_set(manifest.model_set, found.path)
+        facts = {"manifest": str(found.path), "found_by": found.found_by, **_manifest_facts(manifest)}
+        parts = _parts(manifest.model_set.source, manifest.model_set.components)
+        return Audit(path, facts, (*differences, *wrong), tuple(notes), parts)
+
+    def _find_sets(self, digest: str) -> tuple[ModelSet, ...]:
+        if digest not in self._sets:
+            self._sets[digest] = find_by_digest(digest, self.workspace)
+        return self._sets[digest]
 
     def _check_model_set(self, record: ModelSetRecord, manifest: Path) -> tuple[list[str], list[str]]:
         """Differences and notes; of several sets with the digest (copies, say) one that is whole is enough."""
-        if record.digest not in self._sets:
-            self._sets[record.digest] = find_by_digest(record.digest, self.workspace)
         first: list[str] | None = None
-        for model_set in self._sets[record.digest]:
+        for model_set in self._find_sets(record.digest):
             differences = [*self._check_files(model_set), *compare_model_set(record, model_set, manifest)]
             if not differences:
                 return [], []
@@ -157,8 +161,12 @@ class _Auditor:
 
     def _check_files(self, model_set: ModelSet) -> list[str]:
         if model_set.folder not in self._file_problems:
-            self._file_problems[model_set.folder] = verify_model_set(model_set, sha256=True)
+            self._file_problems[model_set.folder] = verify_model_set(model_set, sha256=self.sha256)
         return self._file_problems[model_set.folder]
+
+
+def _parts(*kinds: Iterable[Any]) -> Parts:
+    return tuple((part.role, part.sha256) for parts in kinds for part in parts)
 
 
 def _sum_up_tools(components: Iterable[ComponentRecord]) -> dict[str, dict[str, Any]]:

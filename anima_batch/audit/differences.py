@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
@@ -36,6 +37,16 @@ class Picture:
     record: PngRecord | None
     problems: tuple[str, ...] = ()
 
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file."""
+        return sha256_bytes(self.data)
+
+    @cached_property
+    def pixel_sha256(self) -> str | None:
+        """Of the pixels; None where they cannot be read."""
+        return None if self.pixels is None else pixel_sha256(self.pixels)
+
 
 def open_picture(path: Path) -> Picture:
     """The picture; raises StorageError or CorruptError for a file that cannot be read at all."""
@@ -59,10 +70,10 @@ def compare_picture(picture: Picture, manifest: Manifest) -> list[str]:
     if image is None:
         return [*picture.problems, f"{path}: its manifest says that the image failed"]
     differences = list(picture.problems)
-    found: dict[str, object] = {"sha256": sha256_bytes(picture.data), "bytes": len(picture.data)}
+    found: dict[str, object] = {"sha256": picture.sha256, "bytes": len(picture.data)}
     if picture.pixels is not None:
         height, width, _ = picture.pixels.shape
-        found |= {"pixel_sha256": pixel_sha256(picture.pixels), "width": width, "height": height}
+        found |= {"pixel_sha256": picture.pixel_sha256, "width": width, "height": height}
     for name, got in found.items():
         if got != (wanted := getattr(image, name)):
             differences.append(f"{path}: {name} must be {wanted}, got {got}")

@@ -6,18 +6,15 @@ Modules are imported in the commands that need them, so that --help answers at o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from anima_batch import __version__
-from anima_batch.cli import convert
+from anima_batch.cli import convert, records
 from anima_batch.cli.arguments import Job, Json, ModelSetName, TwoWordGroup, Workspace
 from anima_batch.cli.bench import bench
 from anima_batch.errors import ModelSetError, UsageError
-
-if TYPE_CHECKING:
-    from anima_batch.audit import Audit
 
 app = typer.Typer(
     cls=TwoWordGroup,
@@ -84,10 +81,18 @@ def run(
     threads: Annotated[int | None, typer.Option(min=0, help="Over the job's run.threads; 0: all.")] = None,
     recycle: Annotated[int | None, typer.Option(min=0, help="Over the job's run.recycle; 0: never.")] = None,
     deadline_seconds: Annotated[float | None, typer.Option(min=1, help="Over the job's run.deadline_seconds.")] = None,
+    attest: Annotated[
+        Path | None, typer.Option(help="Sign provenance beside each manifest with this ed25519 key (extra `attest`).")
+    ] = None,
+    c2pa: Annotated[
+        Path | None,
+        typer.Option(help="Content Credentials in each PNG by this key and its certificates (extra `attest`)."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a job or go on with it; the same command again does what is left, and nothing when all is done."""
     from anima_batch import runner
+    from anima_batch.cli import signatures
     from anima_batch.console import events as progress
 
     flags = {
@@ -108,9 +113,12 @@ def run(
         limit=limit,
         retry_failed=retry_failed,
         accept_environment=accept_environment,
+        finish_png=signatures.load_finish(c2pa),
     )
+    signer = signatures.load_signer(attest)
     with runner.catch_stop_signals(progress.show_stopping) as stop:
-        ended = progress.show_run(runner.run_job(job, workspace, options, stop), events, json_result=json)
+        running = signatures.attest(runner.run_job(job, workspace, options, stop), workspace, signer)
+        ended = progress.show_run(running, events, json_result=json)
     raise typer.Exit(ended.exit_code)
 
 
@@ -128,38 +136,7 @@ def status(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
         results.show_status(found)
 
 
-@app.command()
-def audit(
-    paths: Annotated[list[Path], typer.Argument(help="PNGs, manifests or folders.", show_default=False)],
-    workspace: Workspace = Path(),
-    json: Json = False,
-) -> None:
-    """Tell which model set, weights, versions, seed and policy made a picture; every digest is checked."""
-    from anima_batch.audit import audit_paths
-
-    _show_audits(list(audit_paths(paths, workspace)), json=json)
-
-
-@app.command()
-def verify(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
-    """Check every finished image and every checkpoint of a job."""
-    from anima_batch.audit import verify_job
-    from anima_batch.batch import open_batch
-
-    _show_audits(list(verify_job(open_batch(job, workspace, draw=False))), json=json)
-
-
-def _show_audits(audits: list[Audit], *, json: bool) -> None:
-    from anima_batch.console import results
-
-    if json:
-        results.show_json([results.audit_json(entry) for entry in audits])
-    else:
-        for entry in audits:
-            results.show_audit(entry)
-        results.show_line(f"{len(audits)} checked, {sum(bool(entry.differences) for entry in audits)} changed")
-    if any(entry.differences for entry in audits):
-        raise typer.Exit(3)
+records.add_commands(app)
 
 
 @app.command()

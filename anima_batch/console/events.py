@@ -41,7 +41,17 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 def show_run(events: Iterable[Event], log: Path | None, *, json_result: bool) -> BatchEnded:
-    """Show each event on stderr and as a JSON line of `log`, then the result on stdout; returns the last event.
+    """Show each event as `follow_run` does, then the result on stdout; returns the last event."""
+    ended = follow_run(events, log)
+    if json_result:
+        show_json(event_json(ended))
+    else:
+        show_line(f"{summarise_end(ended)}; manifests in {ended.manifests}")
+    return ended
+
+
+def follow_run(events: Iterable[Event], log: Path | None = None) -> BatchEnded:
+    """Show each event on stderr and as a JSON line of `log`; returns the last event.
 
     Raises UsageError for a log that cannot be opened. A terminal that is gone or a log on a full disk is given up, not
     the run: the pictures matter more.
@@ -59,10 +69,6 @@ def show_run(events: Iterable[Event], log: Path | None, *, json_result: bool) ->
                     sinks.remove(sink)
             ended = event
     assert isinstance(ended, BatchEnded)
-    if json_result:
-        show_json(event_json(ended))
-    else:
-        show_line(f"{summarise_end(ended)}; manifests in {ended.manifests}")
     return ended
 
 

@@ -1,6 +1,6 @@
 """What was asked: job files, their expansion and the identity of each image."""
 
-from anima_batch.job.fields import Draw, Preset, Prompt, built_in_policies, presets
+from anima_batch.job.fields import Draw, FieldTable, Preset, Prompt, built_in_policies, check_fields, presets
 from anima_batch.job.image import JobImage, exclude_for, image_ids, make_slug
 from anima_batch.job.matrix import Expansion, draw_seed, expand_job, load_job
 from anima_batch.job.request import (
@@ -18,11 +18,13 @@ from anima_batch.job.request import (
     request_json,
 )
 from anima_batch.job.spec import JobSpec, RunSpec
+from anima_batch.job.writing import render_job
 
 __all__ = [
     "MAX_SEED",
     "Draw",
     "Expansion",
+    "FieldTable",
     "FullPolicy",
     "GuidanceReusePolicy",
     "ImageRequest",
@@ -37,6 +39,7 @@ __all__ = [
     "Schedule",
     "SpectrumPolicy",
     "built_in_policies",
+    "check_fields",
     "draw_seed",
     "exclude_for",
     "expand_job",
@@ -44,6 +47,7 @@ __all__ = [
     "load_job",
     "make_slug",
     "presets",
+    "render_job",
     "request_id",
     "request_ids",
     "request_json",

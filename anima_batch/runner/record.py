@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,12 +42,13 @@ from anima_batch.store import (
 
 @dataclass(frozen=True)
 class Provenance:
-    """What every image of a run has in common."""
+    """What every image of a run has in common; `finish_png` is the last to change a file's bytes, not its pixels."""
 
     workspace: Path
     job: JobRecord
     model_set: ModelSet
     environment: dict[str, str | None]
+    finish_png: Callable[[bytes], bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ def write_image(pixels: Pixels, planned: PlannedImage, paths: ImagePaths, proven
         version=__version__,
     )
     data = encode_png(pixels, info)
+    if provenance.finish_png is not None:
+        data = provenance.finish_png(data)
     make_folder(paths.png.parent)
     write_atomic(paths.png, data)
     return ImageFile(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,14 @@ NAMES_SHOWN = 10
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run; `run_flags` are the command line's values over the job's [run]."""
+    """How to run; `run_flags` are the command line's values over the job's [run], `finish_png` as in Provenance."""
 
     run_flags: Mapping[str, Any] = field(default_factory=dict)
     backend: str | None = None
     limit: int | None = None
     retry_failed: bool = False
     accept_environment: bool = False
+    finish_png: Callable[[bytes], bytes] | None = None
 
 
 def run_job(job: Path, workspace: Path, options: RunOptions, stop: StopRequest) -> Iterator[Event]:
@@ -132,7 +133,7 @@ def _run_pending(
         setting = Setting(
             worker=worker,
             guard=ModelSetGuard(batch.model_set),  # reads every file while the worker starts
-            provenance=_make_provenance(batch, worker.open(), run),
+            provenance=_make_provenance(batch, worker.open(), run, options),
             conditioning_folder=batch.conditioning,
             forecast=outlook.forecast,
             stop=stop,
@@ -187,11 +188,11 @@ class _Outlook:
         return image, None if image is None or rest is None else image + rest
 
 
-def _make_provenance(batch: Batch, opened: Opened, run: RunSpec) -> Provenance:
+def _make_provenance(batch: Batch, opened: Opened, run: RunSpec, options: RunOptions) -> Provenance:
     core_mask = run.core_mask if opened.backend == "rknn" else None
     environment = read_environment(opened.versions, core_mask)
     job = JobRecord(name=batch.spec.name, digest=batch.spec.digest)
-    return Provenance(batch.workspace, job, batch.model_set, environment)
+    return Provenance(batch.workspace, job, batch.model_set, environment, options.finish_png)
 
 
 def _image_paths(batch: Batch, planned: PlannedImage) -> ImagePaths:

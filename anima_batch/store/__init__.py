@@ -26,6 +26,7 @@ from anima_batch.store.png import (
     format_parameters,
     pixel_sha256,
     read_png,
+    read_png_texts,
 )
 from anima_batch.store.records import (
     ChecksRecord,
@@ -84,6 +85,7 @@ __all__ = [
     "read_attempts",
     "read_manifest",
     "read_png",
+    "read_png_texts",
     "read_regular",
     "read_tensors",
     "record_policy",

@@ -7,8 +7,9 @@ import json
 import re
 import struct
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from anima_batch.store.integrity import CorruptError, describe_fault, refuse_new
 from anima_batch.store.records import MAX_PIXELS, Sha256
 
 Pixels = npt.NDArray[np.uint8]  # (H, W, 3), RGB
+T = TypeVar("T")
 
 SCHEMA_VERSION = 1
 OWN_KEYWORD = "anima_batch"
@@ -30,7 +32,7 @@ DIGITAL_SOURCE_TYPE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlg
 _ZERO_WIDTH_SPACE = "\u200b"
 # Readers part lines at \n or at all that Unicode calls a line's end, and some trim blanks before they look.
 _LINE_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
-_STEPS_LINE = re.compile(rf"((?:^|[{_LINE_ENDS}])(?:[^\S{_LINE_ENDS}]|\ufeff)*Steps)(?=: )")
+_STEPS_LINE = re.compile(rf"((?:^|[{_LINE_ENDS}])(?:[^\S{_LINE_ENDS}]|\ufeff)*Steps)(?=:)")
 _SAMPLERS = {"euler": "Euler", "ab2": "AB2", "dpmpp_2m": "DPM++ 2M"}
 _SCHEDULES = {
     "simple": "Simple",
@@ -118,8 +120,9 @@ def encode_png(pixels: Pixels, info: PngInfo) -> bytes:
 def format_parameters(info: PngInfo) -> str:
     """The image's parameters as AUTOMATIC1111 writes them and Civitai reads them.
 
-    Where a prompt holds `Steps: ` at the start of a line, or `Negative prompt:` anywhere, a zero-width space stands
-    before the colon, else it would be read as the next part. The own chunk keeps the literal text.
+    Where a prompt holds `Steps:` at the start of a line, or `Negative prompt:` anywhere, a zero-width space stands
+    before the colon, else it would be read as the next part: some readers want a blank behind it and some do not.
+    The own chunk keeps the literal text.
     """
     request = info.request
     parts = [_defuse(request.prompt)]
@@ -161,6 +164,11 @@ def read_png(data: bytes, where: str = "PNG") -> PngContent:
 def decode_pixels(data: bytes, where: str = "PNG") -> Pixels:
     """The pixels (H, W, 3) uint8 alone, whatever the metadata; raises CorruptError."""
     return _decode(data, where)[0]
+
+
+def read_png_texts(data: bytes, where: str = "PNG") -> dict[str, str]:
+    """The texts of any program's PNG by keyword, whatever its pixels are; raises CorruptError."""
+    return _open_image(data, where, _read_texts)
 
 
 def pixel_sha256(pixels: Pixels) -> str:
@@ -205,11 +213,18 @@ def _quote(value: str) -> str:
 
 def _decode(data: bytes, where: str) -> tuple[Pixels, dict[str, str]]:
     """Pixels (H, W, 3) uint8 and the texts by keyword; raises CorruptError for whatever else the bytes are."""
+    return _open_image(data, where, _read_image)
+
+
+def _open_image(data: bytes, where: str, read: Callable[[PngImagePlugin.PngImageFile, str], T]) -> T:
+    """What `read` makes of the opened image; raises CorruptError for whatever else the bytes are."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's advice on palettes and animation
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return _read_image(Image.open(io.BytesIO(data), formats=("PNG",)), where)
+            image = Image.open(io.BytesIO(data), formats=("PNG",))
+            assert isinstance(image, PngImagePlugin.PngImageFile)
+            return read(image, where)
     except CorruptError:
         raise
     except Exception as error:  # Pillow's readers raise nearly anything on a bad file: IndexError, AssertionError, ...
@@ -218,9 +233,8 @@ def _decode(data: bytes, where: str) -> tuple[Pixels, dict[str, str]]:
         raise CorruptError(f"{where}: {reason}: restore it or run the job again") from error
 
 
-def _read_image(image: Image.Image, where: str) -> tuple[Pixels, dict[str, str]]:
+def _read_image(image: PngImagePlugin.PngImageFile, where: str) -> tuple[Pixels, dict[str, str]]:
     """The same colours from any way to store them; ours have no transparency, and 16 bits do not fit in 8."""
-    assert isinstance(image, PngImagePlugin.PngImageFile)
     if max(image.size) > MAX_PIXELS:
         width, height = image.size
         raise CorruptError(f"{where}: must be at most {MAX_PIXELS} pixels wide and high, got {width}x{height}")
@@ -229,8 +243,12 @@ def _read_image(image: Image.Image, where: str) -> tuple[Pixels, dict[str, str]]
         raise CorruptError(f"{where}: must have 8 bits a channel, got mode {image.mode}: not the picture that was made")
     if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
         raise CorruptError(f"{where}: must have no transparency: not the picture that was made")
-    texts = {keyword: str(text) for keyword, text in image.text.items()}
-    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"), dtype=np.uint8), texts
+    pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"), dtype=np.uint8)
+    return pixels, _read_texts(image, where)
+
+
+def _read_texts(image: PngImagePlugin.PngImageFile, _where: str) -> dict[str, str]:
+    return {keyword: str(text) for keyword, text in image.text.items()}
 
 
 def _parse_own(text: str, where: str) -> PngRecord:

@@ -133,6 +133,28 @@ def parse_as_civitai(text: str) -> tuple[str, str, dict[str, str]]:
     return parts[0].removesuffix("\n"), parts[1].removeprefix(" "), fields
 
 
+def read_in_order(data: bytes) -> tuple[str, str, str, dict[str, str]]:
+    """(tool, prompt, negative prompt, fields) in the order in which SD Prompt Reader looks at a PNG.
+
+    EXIF's model field is first, then the keywords, the first that is there; its A1111 part cuts at the first line that
+    starts `Steps:`, with a blank or without, and before that at the first that starts `Negative prompt:`.
+    """
+    with Image.open(io.BytesIO(data)) as image:
+        found, exif = image.info, image.getexif()
+    assert 0x0110 not in exif
+    order = ["parameters", "postprocessing", "negative_prompt", "invokeai_metadata", "sd-metadata", "Dream", "prompt"]
+    keyword = next(name for name in [*order, "XML:com.adobe.xmp"] if name in found)
+    assert keyword == "parameters"
+    tool = "ComfyUI" if "prompt" in found else "A1111"
+    text = found["parameters"]
+    steps = text.find("\nSteps:")
+    negative = text.find("\nNegative prompt:") if "Negative prompt:" in text else -1
+    prompt = text[: steps if negative == -1 else negative]
+    behind = text[negative + len("\nNegative prompt:") : steps] if negative != -1 else ""
+    fields = dict(re.findall(r"\s*([^:,]+):\s*([^,]+)", text[steps:].strip()))
+    return tool, prompt.strip(), behind.strip(), fields
+
+
 def with_chunk(keyword: str, text: str) -> bytes:
     """A PNG with one text chunk."""
     chunks, stream = PngImagePlugin.PngInfo(), io.BytesIO()
@@ -175,6 +197,26 @@ def test_a_hard_prompt_is_not_misread_by_civitais_rules(prompt: str):
     found, found_negative, fields = parse_as_civitai(format_parameters(info(prompt, prompt)))
     assert found.replace(ZERO_WIDTH_SPACE, "") == found_negative.replace(ZERO_WIDTH_SPACE, "") == prompt
     assert fields["Version"] == "anima-batch 0.1.0"
+
+
+@settings(max_examples=100, deadline=None)
+@given(PROMPTS, PROMPTS)
+@example("a\nSteps:20", "Steps:\nNegative prompt:x")
+def test_sd_prompt_readers_order_takes_it_for_a1111s_and_never_for_comfyuis(prompt: str, negative_prompt: str):
+    data = encode_png(picture(), info(prompt, negative_prompt))
+    tool, found, found_negative, fields = read_in_order(data)
+    assert tool == "A1111"
+    assert found.replace(ZERO_WIDTH_SPACE, "") == prompt.replace(ZERO_WIDTH_SPACE, "").strip()
+    assert found_negative.replace(ZERO_WIDTH_SPACE, "") == negative_prompt.replace(ZERO_WIDTH_SPACE, "").strip()
+    wanted = {
+        "Seed": "7",
+        "Steps": "20",
+        "CFG scale": "4",
+        "Size": "32x16",
+        "Sampler": "Euler",
+        "Model": "picture-book",
+    }
+    assert wanted.items() <= fields.items()
 
 
 def test_the_parameters_text_is_as_published():
