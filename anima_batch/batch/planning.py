@@ -22,12 +22,17 @@ LEARN_FROM = 20  # manifests of other jobs that are read for their speed while t
 
 
 def plan_batch(
-    batch: Batch, found: Mapping[str, Found], *, retry_failed: bool = False, board: str | None = None
+    batch: Batch,
+    found: Mapping[str, Found],
+    *,
+    retry_failed: bool = False,
+    board: str | None = None,
+    keep_latents: bool | None = None,
 ) -> Plan:
     """The plan for what was found. Raises UsageError for a board that is not known.
 
     Its ETA comes from finished images of the job, else of others of the same set, else from a simulation; for a board
-    that is named, always from that.
+    that is named, always from that. `keep_latents` goes over the job's own.
     """
     known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
@@ -44,7 +49,8 @@ def plan_batch(
     sizes = {"checkpoint_bytes": largest, "embeds_bytes": _embeds_bytes(batch.model_set)}
     with without_collector():
         plan = make_plan(triples, progress, rates, **sizes, retry_failed=retry_failed)
-    return replace(plan, warnings=warnings)
+    keeps_latents = batch.spec.run.keep_latents if keep_latents is None else keep_latents
+    return replace(plan, warnings=warnings, keeps_latents=keeps_latents)
 
 
 def _one_a_kind(images: Sequence[JobImage]) -> list[JobImage]:

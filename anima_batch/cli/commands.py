@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from anima_batch import __version__
-from anima_batch.cli import convert
-from anima_batch.cli.arguments import Job, Json, ModelSetName, TwoWordGroup, Workspace
+from anima_batch.cli import convert, review
+from anima_batch.cli.arguments import Job, Json, ModelSetName, TwoWordGroup, WithControls, Workspace
 from anima_batch.cli.bench import bench
 from anima_batch.errors import ModelSetError, UsageError
 
@@ -40,13 +40,14 @@ def plan(
     board: Annotated[
         str | None, typer.Option(help="The ETA on that board, simulated: a built-in timing table, or a file.")
     ] = None,
+    with_controls: WithControls = False,
     json: Json = False,
 ) -> None:
     """Show what a run would do, how long it takes and how much disk it needs; writes nothing."""
     from anima_batch import batch
     from anima_batch.console import results
 
-    opened = batch.open_batch(job, workspace, draw=False)
+    opened = batch.open_batch(job, workspace, draw=False, with_controls=with_controls)
     found = batch.plan_batch(opened, batch.survey(opened), board=board)
     warnings = [*opened.warnings, *found.warnings]
     results.show_warnings(warnings)
@@ -66,6 +67,7 @@ def run(
         bool,
         typer.Option("--accept-environment", help="Restart an image begun under another runtime instead of exit 4."),
     ] = False,
+    with_controls: WithControls = False,
     events: Annotated[Path | None, typer.Option(help="Append every event to this file as a JSON line.")] = None,
     backend: Annotated[Literal["auto", "onnx", "rknn"] | None, typer.Option(help="Over the job's backend.")] = None,
     staging: Annotated[Staging | None, typer.Option(help="Over the job's run.staging.")] = None,
@@ -83,6 +85,9 @@ def run(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=0, help="Over the job's run.threads; 0: all.")] = None,
     recycle: Annotated[int | None, typer.Option(min=0, help="Over the job's run.recycle; 0: never.")] = None,
+    keep_latents: Annotated[
+        bool | None, typer.Option("--keep-latents/--no-keep-latents", help="Over the job's run.keep_latents.")
+    ] = None,
     deadline_seconds: Annotated[float | None, typer.Option(min=1, help="Over the job's run.deadline_seconds.")] = None,
     json: Json = False,
 ) -> None:
@@ -100,6 +105,7 @@ def run(
         "core_mask": core_mask,
         "threads": threads,
         "recycle": recycle,
+        "keep_latents": keep_latents,
         "deadline_seconds": deadline_seconds,
     }
     options = runner.RunOptions(
@@ -108,6 +114,7 @@ def run(
         limit=limit,
         retry_failed=retry_failed,
         accept_environment=accept_environment,
+        with_controls=with_controls,
     )
     with runner.catch_stop_signals(progress.show_stopping) as stop:
         ended = progress.show_run(runner.run_job(job, workspace, options, stop), events, json_result=json)
@@ -115,12 +122,12 @@ def run(
 
 
 @app.command()
-def status(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
+def status(job: Job, workspace: Workspace = Path(), with_controls: WithControls = False, json: Json = False) -> None:
     """Show how many images are done, failed, begun (at which step) and waiting."""
     from anima_batch import batch
     from anima_batch.console import results
 
-    opened = batch.open_batch(job, workspace, draw=False)
+    opened = batch.open_batch(job, workspace, draw=False, with_controls=with_controls)
     found = batch.plan_batch(opened, batch.survey(opened))
     if json:
         results.show_json(results.plan_json(found))
@@ -141,12 +148,12 @@ def audit(
 
 
 @app.command()
-def verify(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
+def verify(job: Job, workspace: Workspace = Path(), with_controls: WithControls = False, json: Json = False) -> None:
     """Check every finished image and every checkpoint of a job."""
     from anima_batch.audit import verify_job
     from anima_batch.batch import open_batch
 
-    _show_audits(list(verify_job(open_batch(job, workspace, draw=False))), json=json)
+    _show_audits(list(verify_job(open_batch(job, workspace, draw=False, with_controls=with_controls))), json=json)
 
 
 def _show_audits(audits: list[Audit], *, json: bool) -> None:
@@ -242,6 +249,7 @@ def verify_model(name: ModelSetName, workspace: Workspace = Path(), json: Json =
 
 
 convert.add_commands(app)
+review.add_commands(app)
 
 
 @app.callback(invoke_without_command=True)

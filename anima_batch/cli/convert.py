@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from anima_batch.cli.arguments import Json, ModelSetName, Workspace
+from anima_batch.cli.arguments import Json, ModelSetName, Workspace, need_extra
 from anima_batch.errors import UsageError
 
 ToolkitVersion = Literal["2.3.2", "2.3.0", "2.5.0"]
@@ -58,7 +56,7 @@ def convert(
     # Long for its options alone: each is an argument with its help.
     from anima_batch.console import results
 
-    with _extra():
+    with need_extra("convert", "convert"):
         from anima_batch.convert import arguments, build
 
     options = build.ConvertOptions(
@@ -107,7 +105,7 @@ def convert_from(
     from anima_batch.console import results
     from anima_batch.model_set import find_model_set
 
-    with _extra():
+    with need_extra("convert", "convert"):
         from anima_batch.convert import arguments, calibration, rknn_set
         from anima_batch.convert.toolkit import open_toolkit
     model_set = find_model_set(source, workspace)
@@ -142,7 +140,7 @@ def convert_report(
 
     from anima_batch.console import conversion, results
 
-    with _extra():
+    with need_extra("convert", "convert"):
         from anima_batch.convert import toolkit_report
         from anima_batch.convert.toolkit import TOOLKITS, open_toolkit
     opened = [open_toolkit(version, toolkits, results.show_progress) for version in dict.fromkeys(toolkit or TOOLKITS)]
@@ -181,7 +179,7 @@ def verify(
     from anima_batch.console import results
     from anima_batch.model_set import find_model_set
 
-    with _extra():
+    with need_extra("convert", "convert"):
         from anima_batch.console import verification as shown
         from anima_batch.convert import arguments, calibration, verification
 
@@ -196,12 +194,3 @@ def verify(
         shown.show_verification(done)
     if not done.good:
         raise typer.Exit(3)
-
-
-@contextlib.contextmanager
-def _extra() -> Iterator[None]:
-    """What the block imports belongs to the extra `convert`; raises UsageError without it."""
-    try:
-        yield
-    except ImportError as error:
-        raise UsageError(f"convert: {error.name} is missing: pip install 'anima-batch[convert]'") from error

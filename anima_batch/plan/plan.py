@@ -68,7 +68,8 @@ class PlannedImage:
 class Plan:
     """All images of a job in order; what the largest one's checkpoints take, and the embeddings of one prompt.
 
-    `simulated`: its times are not measured ones. `warnings`: what it could not use.
+    `simulated`: its times are not measured ones. `warnings`: what it could not use. `keeps_latents`: those of each step
+    stay on disk.
     """
 
     images: tuple[PlannedImage, ...]
@@ -76,6 +77,7 @@ class Plan:
     embeds_bytes: int = 0
     simulated: bool = False
     warnings: tuple[str, ...] = ()
+    keeps_latents: bool = False
 
     @property
     def pending(self) -> tuple[PlannedImage, ...]:
@@ -102,11 +104,13 @@ class Plan:
         return self.disk_bytes_of(self.pending)
 
     def disk_bytes_of(self, pending: Sequence[PlannedImage]) -> int:
-        """What a part of them will need: pictures, manifests, prompts, and the checkpoints of one image at a time."""
+        """What a part of them will need: pictures, manifests, prompts, kept latents, and one image's checkpoints."""
         pixels = sum(planned.pixels for planned in pending)
         checkpoints = self.checkpoint_bytes if pending else 0
         embeds = self.embeds_bytes * _count_prompts(pending)
-        return int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + embeds + checkpoints
+        # 16 channels of 4 bytes for 8x8 pixels: a byte for each pixel and step.
+        latents = sum(planned.pixels * len(planned.step_passes) for planned in pending) if self.keeps_latents else 0
+        return int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + embeds + checkpoints + latents
 
 
 def _count_prompts(pending: Sequence[PlannedImage]) -> int:

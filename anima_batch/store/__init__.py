@@ -7,6 +7,7 @@ from anima_batch.store.checkpoint import (
     LoadedCheckpoint,
 )
 from anima_batch.store.integrity import CorruptError, NewerFormatError, read_regular
+from anima_batch.store.latents import read_latents, write_latents
 from anima_batch.store.manifest import (
     describe_latents,
     parse_manifest,
@@ -43,9 +44,10 @@ from anima_batch.store.records import (
     StepRecord,
     TimingsRecord,
 )
-from anima_batch.store.tensors import Packed, pack_tensors, read_tensors, unpack_tensors
+from anima_batch.store.tensors import Array, Packed, pack_tensors, read_tensors, unpack_tensors
 
 __all__ = [
+    "Array",
     "Attempts",
     "Checkpoint",
     "CheckpointFolder",
@@ -82,6 +84,7 @@ __all__ = [
     "parse_manifest",
     "pixel_sha256",
     "read_attempts",
+    "read_latents",
     "read_manifest",
     "read_png",
     "read_regular",
@@ -89,5 +92,6 @@ __all__ = [
     "record_policy",
     "to_bytes",
     "unpack_tensors",
+    "write_latents",
     "write_manifest",
 ]
