@@ -13,6 +13,7 @@ from anima_batch.cli.arguments import MIN_PSNR_DB, Json, MinPsnr, Workspace, nee
 def add_commands(app: typer.Typer) -> None:
     """Put the commands of this module where they belong."""
     app.command()(compare)
+    app.command()(report)
 
 
 def compare(
@@ -36,3 +37,23 @@ def compare(
         results.show_json(shown.comparisons_json(found.comparisons, found.problems, min_psnr))
     else:
         shown.show_comparisons(found.comparisons)
+
+
+def report(
+    job: Annotated[Path, typer.Argument(help="A job file (TOML), or a job's folder in outputs/.", show_default=False)],
+    workspace: Workspace = Path(),
+    out: Annotated[Path | None, typer.Option(help="Instead of outputs/<job>/report.html.")] = None,
+    min_psnr: MinPsnr = MIN_PSNR_DB,
+    json: Json = False,
+) -> None:
+    """Write one self-contained HTML page of a job: its pictures, what they took, comparisons, failures."""
+    from anima_batch.console import results
+
+    with need_extra("report", "report"):
+        from anima_batch.report import write_report
+    written = write_report(job, workspace, out, min_psnr)
+    results.show_warnings(written.problems)
+    if json:
+        results.show_json({"path": str(written.path), "images": written.images, "bytes": written.bytes})
+    else:
+        results.show_line(f"{written.path}: {written.images} images, {written.bytes / 1e6:.1f} MB")

@@ -1,0 +1,46 @@
+"""Small copies of the pictures, as data: URIs that keep the page within its size."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+
+from PIL import Image
+
+from anima_batch.compare import Record
+from anima_batch.store import CorruptError
+
+BUDGET_BYTES = 8 << 20  # of all thumbnails; as base64 a third more, which leaves the rest of 15 MB to the manifests
+_SIDES = (256, 192, 160, 128, 96, 64)  # pixels of the longer side
+_SAMPLED = 24  # pictures from which the size of all is told
+_RESERVE = 1.2
+_QUALITY = 80
+
+
+def make_thumbnails(records: Sequence[Record]) -> dict[str, str]:
+    """A data: URI by the stem of each finished image whose file can be read; all of one size, the largest that fits."""
+    pictures = [entry for entry in records if entry.manifest.status == "done"]
+    sample = pictures[:: max(1, len(pictures) // _SAMPLED)]
+    side = next((side for side in _SIDES if _fits(sample, side, len(pictures))), _SIDES[-1])
+    made = ((entry.stem, _make(entry, side)) for entry in pictures)
+    return {stem: f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}" for stem, data in made if data}
+
+
+def _fits(sample: Sequence[Record], side: int, count: int) -> bool:
+    if not sample:
+        return True
+    mean = sum(len(_make(entry, side)) for entry in sample) / len(sample)
+    return mean * count * _RESERVE <= BUDGET_BYTES
+
+
+def _make(record: Record, side: int) -> bytes:
+    """WebP, never larger than the picture itself; empty where that is gone."""
+    try:
+        image = Image.fromarray(record.read_pixels())
+    except CorruptError:  # the page says so
+        return b""
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    stream = io.BytesIO()
+    image.save(stream, format="WEBP", quality=_QUALITY, method=2)
+    return stream.getvalue()
