@@ -18,20 +18,17 @@ _RESERVE = 1.2
 _QUALITY = 80
 
 
-def make_thumbnails(records: Sequence[Record]) -> dict[str, str]:
+def make_thumbnails(records: Sequence[Record], budget_bytes: int = BUDGET_BYTES) -> dict[str, str]:
     """A data: URI by the stem of each finished image whose file can be read; all of one size, the largest that fits."""
     pictures = [entry for entry in records if entry.manifest.status == "done"]
     sample = pictures[:: max(1, len(pictures) // _SAMPLED)]
-    side = next((side for side in _SIDES if _fits(sample, side, len(pictures))), _SIDES[-1])
+    side = next((side for side in _SIDES if _fits(sample, side, budget_bytes / max(1, len(pictures)))), _SIDES[-1])
     made = ((entry.stem, _make(entry, side)) for entry in pictures)
     return {stem: f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}" for stem, data in made if data}
 
 
-def _fits(sample: Sequence[Record], side: int, count: int) -> bool:
-    if not sample:
-        return True
-    mean = sum(len(_make(entry, side)) for entry in sample) / len(sample)
-    return mean * count * _RESERVE <= BUDGET_BYTES
+def _fits(sample: Sequence[Record], side: int, bytes_each: float) -> bool:
+    return sum(len(_make(entry, side)) for entry in sample) * _RESERVE <= bytes_each * len(sample)
 
 
 def _make(record: Record, side: int) -> bytes:

@@ -9,7 +9,7 @@ let shown = [];
 const valueOf = (image, key) => image.at[axes.get(key).place];
 
 function chooser(label, options, value, change, className = "") {
-  const select = make("select", {}, ...options.map(([key, text]) => make("option", { value: key }, text)));
+  const select = make("select", { "aria-label": label }, ...options.map(([key, text]) => make("option", { value: key }, text)));
   select.value = value;
   select.addEventListener("change", () => change(select.value));
   return make("label", { class: className }, label, select);
@@ -28,14 +28,14 @@ function showTools() {
     showTools();
     showGrid();
   };
-  const search = make("input", { type: "search", placeholder: "prompt, seed, name", title: "/", ".value": view.words });
+  const search = make("input", { type: "search", "aria-label": "search", placeholder: "prompt, seed, name", title: "/", ".value": view.words });
   search.addEventListener("input", () => {
     view.words = search.value;
     showGrid();
   });
   const states = [["", "all"], ["flagged", "flagged"], ["failed", "failed"], ["changed", "changed since"]];
   const some = states.filter(([key]) => !key || images.some((image) => isIn(image, key)));
-  const size = make("input", { type: "range", min: 64, max: 320, step: 8, ".value": tileWidth() });
+  const size = make("input", { type: "range", "aria-label": "size", min: 64, max: 320, step: 8, ".value": tileWidth() });
   size.addEventListener("input", () => {
     view.tile = Number(size.value);
     grid.style.setProperty("--tile", `${view.tile}px`);
