@@ -22,7 +22,10 @@ def multiply(source: Path, workspace: Path, job: str, number: int, *, side: int 
     With `side` the pictures are enlarged to so many pixels and get some grain, as a real one of that size has.
     """
     manifests = [read_manifest(path) for path in sorted(source.glob("manifests/*/*.json"))]
-    done = [manifest for manifest in manifests if manifest.status == "done"]
+    # One seed of each request: the others become the same picture when the seed is another.
+    done = list(
+        {dataclasses.replace(each.request, seed=0): each for each in manifests if each.status == "done"}.values()
+    )
     for folder in (workspace / "outputs" / job, workspace / "manifests" / job):
         folder.mkdir(parents=True)
     for manifest, pixels in islice(_vary(source, done, side), number):

@@ -148,9 +148,10 @@ def _flag_control(control: Control | None) -> Iterator[str]:
 
 @dataclass
 class _Gallery:
-    """Pictures of one subject, each read once."""
+    """Pictures of one subject, each read once and each pair measured once."""
 
     _pictures: dict[object, Picture] = field(default_factory=dict)
+    _measured: dict[object, Likeness] = field(default_factory=dict)
 
     def compare(self, record: Record, reference: Record) -> Against:
         std, reference_std = (_latent_std(entry) for entry in (record, reference))
@@ -165,7 +166,10 @@ class _Gallery:
         )
 
     def likeness(self, record: Record, reference: Record) -> Likeness:
-        return measure_likeness(self._read(record), self._read(reference))
+        pair = (record.path, reference.path)
+        if pair not in self._measured:
+            self._measured[pair] = measure_likeness(self._read(record), self._read(reference))
+        return self._measured[pair]
 
     def _read(self, record: Record) -> Picture:
         if record.path not in self._pictures:

@@ -31,10 +31,8 @@ class _Shared:
         return self._places[key]
 
 
-def describe_images(
-    found: Records, comparisons: Sequence[Comparison], thumbnails: Mapping[str, str], folder: Path
-) -> dict[str, Any]:
-    """Everything that the page's program needs. `folder` is where the page will lie: links are relative to it."""
+def describe_images(found: Records, comparisons: Sequence[Comparison], folder: Path) -> dict[str, Any]:
+    """Everything that the page's program needs but the thumbnails. `folder` is where it will lie: links start there."""
     shared = {name: _Shared() for name in ("model_set", "environment", "sigmas")}
     compared = {entry.record.stem: entry for entry in comparisons}
     axes = find_axes(found.records)
@@ -45,7 +43,6 @@ def describe_images(
             "at": [axis.places[number] for axis in axes],
             "png": _link(record.picture, folder),
             "manifest": _link(record.path, folder),
-            "thumbnail": thumbnails.get(record.stem),
             "fault": record.fault,
             "dropped": record.manifest.request_id in found.dropped,
             "compared": comparison_figures(compared[record.stem]) if record.stem in compared else None,

@@ -31,6 +31,8 @@ from anima_batch.report.content import describe_images
 from anima_batch.report.thumbnails import make_thumbnails
 
 _PARTS = Path(__file__).parent / "page"
+PAGE_BYTES = 14_500_000  # what thumbnails may fill the page up to; more images only make them smaller
+_ROW_BYTES = 1500  # of an image in the page's tables, generously
 _PROGRAM = ("elements.js", "grid.js", "picture.js", "start.js")
 
 
@@ -75,7 +77,11 @@ def render_page(found: Records, comparisons: Sequence[Comparison], min_psnr_db: 
         seconds=_format_seconds, fixed=_format_fixed, decibel=_format_decibel, share=_format_share, gain=_format_gain
     )
     counts, environments = tables.read_environments(found.records)
-    data = describe_images(found, comparisons, make_thumbnails(found.records), folder)
+    data = describe_images(found, comparisons, folder)
+    left = PAGE_BYTES - len(script_json(data).encode("utf-8", "replace")) - _ROW_BYTES * len(found.records)
+    thumbnails = make_thumbnails(found.records, left)
+    for image in data["images"]:
+        image["thumbnail"] = thumbnails.get(image["stem"])
     return environment.get_template("page.html.jinja").render(
         title=found.folder.name,
         version=__version__,
