@@ -14,8 +14,8 @@ from transformers import Qwen3Config, Qwen3Model
 
 from anima_batch.convert import layouts, sources
 from anima_batch.convert.build import ADAPTER_ROPE_THETA, QWEN_ROPE_THETA
-from anima_batch.convert.diffusers_lane import ROPE_SCALE, TRANSFORMER_RULES, Rules, rename
 from anima_batch.convert.inputs import ADAPTER
+from anima_batch.convert.rknn.diffusers_lane import ROPE_SCALE, TRANSFORMER_RULES, Rules, rename
 from anima_batch.convert.sources import Source
 from anima_batch.errors import UsageError
 

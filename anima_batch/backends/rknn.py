@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -20,6 +21,8 @@ from anima_batch.errors import BackendError, ModelSetError, NonFiniteError
 CORE_MASKS = {"0": (1,), "1": (2,), "2": (4,), "0+1": (1, 2)}  # of each core that runs graphs beside the others
 
 _LINE_LENGTH = 300  # of what the runtime said, in an error's line
+_LIBRARY_ERROR = "E RKNN"
+_ERROR = re.compile(r"E |\w*(Error|Exception)\b")
 
 T = TypeVar("T")
 
@@ -242,10 +245,14 @@ def _release(caller: _Caller, runtime: Any) -> None:  # noqa: ANN401
 
 
 def _quote(printed: PrintedText) -> str:
-    """The last line of the C library's own log, which is the cause, and the very last line."""
+    """The last line of the C library's own log, which is the cause, and lite2's last error, or the very last line.
+
+    The very last line need not be an error: text in the C library's buffer is printed when the call has ended.
+    """
     lines = [line.strip() for line in printed.text.splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("E RKNN")][-1:]
-    chosen = dict.fromkeys(line[:_LINE_LENGTH] for line in (*own, *lines[-1:]))
+    own = [line for line in lines if line.startswith(_LIBRARY_ERROR)][-1:]
+    others = [line for line in lines if _ERROR.match(line) and not line.startswith(_LIBRARY_ERROR)]
+    chosen = dict.fromkeys(line[:_LINE_LENGTH] for line in (*own, *(others or lines)[-1:]))
     who = "it" if printed.alone else "it, or another call at the time,"
     return f"; {who} printed " + " and ".join(f'"{line}"' for line in chosen) if chosen else ""
 

@@ -1,5 +1,6 @@
 """A job in its workspace: the images it asks for, what of them lies on disk, and the plan that follows."""
 
+from anima_batch.batch.embeds import EmbedsFolder
 from anima_batch.batch.opening import Batch, open_batch
 from anima_batch.batch.pin import Pin, read_pin, write_pin
 from anima_batch.batch.planning import plan_batch
@@ -9,6 +10,7 @@ __all__ = [
     "PNG_BYTES",
     "Batch",
     "CheckedImage",
+    "EmbedsFolder",
     "Found",
     "Pin",
     "check_image",

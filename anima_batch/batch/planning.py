@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from anima_batch.batch.embeds import EmbedsFolder
 from anima_batch.batch.opening import Batch, sampling_key, without_collector
 from anima_batch.batch.outlook import find_table, simulated_estimate
 from anima_batch.batch.survey import Found, measure
 from anima_batch.board import load_table
+from anima_batch.environment import read_environment
 from anima_batch.errors import AnimaBatchError
 from anima_batch.job import ImageRequest, JobImage
 from anima_batch.model_set import ModelSet
-from anima_batch.plan import MEASURED_IMAGES, Plan, Rates, make_plan
+from anima_batch.plan import MEASURED_IMAGES, Plan, Rates, Sizes, make_plan
 from anima_batch.sampling import planned_passes
 from anima_batch.store import Manifest, read_manifest
 
@@ -46,11 +48,13 @@ def plan_batch(
     progress = {request_id: entry.progress for request_id, entry in found.items()}
     largest = max((_checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
     rates, warnings = _learn_rates(batch, found, board)
-    sizes = {"checkpoint_bytes": largest, "embeds_bytes": _embeds_bytes(batch.model_set)}
-    with without_collector():
-        plan = make_plan(triples, progress, rates, **sizes, retry_failed=retry_failed)
     keeps_latents = batch.spec.run.keep_latents if keep_latents is None else keep_latents
-    return replace(plan, warnings=warnings, keeps_latents=keeps_latents)
+    sizes = Sizes(largest, _embeds_bytes(batch.model_set), keeps_latents=keeps_latents)
+    embeds = EmbedsFolder(batch.conditioning, batch.model_set, read_environment({}, None))
+    kept = embeds.find_kept(itertools.chain.from_iterable(image.request.prompts for image in batch.images))
+    with without_collector():
+        plan = make_plan(triples, progress, rates, kept=kept, sizes=sizes, retry_failed=retry_failed)
+    return replace(plan, warnings=warnings)
 
 
 def _one_a_kind(images: Sequence[JobImage]) -> list[JobImage]:

@@ -141,7 +141,8 @@ def find_dropped(batch: Batch) -> list[str]:
 def measure(manifest: Manifest) -> Measurement:
     """What a finished image took."""
     timings, request = manifest.timings, manifest.request
-    work = work_left(request.width * request.height, [step.passes for step in manifest.steps], 0)
+    passes = [step.passes for step in manifest.steps]
+    work = work_left(request.width * request.height, passes, 0, encodes=timings.encode > 0)
     opening = timings.load + timings.init + timings.release
     exposed = max(0.0, timings.denoise - timings.run - timings.host)  # sessions opened while others ran took no time
     return Measurement(

@@ -106,21 +106,22 @@ def convert_from(
     from anima_batch.model_set import find_model_set
 
     with need_extra("convert", "convert"):
-        from anima_batch.convert import arguments, calibration, rknn_set
-        from anima_batch.convert.toolkit import open_toolkit
+        from anima_batch.convert import arguments
+        from anima_batch.convert.rknn import calibration, conversion
+        from anima_batch.convert.rknn.toolkit import open_toolkit
     model_set = find_model_set(source, workspace)
     wanted = arguments.parse_sizes([size])[0] if size else None
-    sizes = rknn_set.check_options(model_set, out, wanted)  # before a toolkit is set up for it
+    sizes = conversion.check_options(model_set, out, wanted)  # before a toolkit is set up for it
     if prompt and mlp != "w8a8":
         raise UsageError("--prompt: is of the pictures that --mlp w8a8 is calibrated on: give both or neither")
     pictures = calibration.Pictures(sizes[0], prompt or calibration.PROMPTS) if mlp == "w8a8" else None
     opened = open_toolkit(toolkit, toolkits, results.show_progress)
-    options = rknn_set.RknnOptions(model_set, out, opened, wanted, pictures)
-    made = rknn_set.convert_to_rknn(options, results.show_progress)
+    options = conversion.RknnOptions(model_set, out, opened, wanted, pictures)
+    made = conversion.convert_to_rknn(options, results.show_progress)
     if json:
-        results.show_json(rknn_set.conversion_json(made) | {"model_set": results.model_set_json(made.model_set)})
+        results.show_json(conversion.conversion_json(made) | {"model_set": results.model_set_json(made.model_set)})
     else:
-        results.show_line(rknn_set.summarise(made))
+        results.show_line(conversion.summarise(made))
 
 
 def convert_report(
@@ -141,12 +142,12 @@ def convert_report(
     from anima_batch.console import conversion, results
 
     with need_extra("convert", "convert"):
-        from anima_batch.convert import toolkit_report
-        from anima_batch.convert.toolkit import TOOLKITS, open_toolkit
+        from anima_batch.convert.rknn import report
+        from anima_batch.convert.rknn.toolkit import TOOLKITS, open_toolkit
     opened = [open_toolkit(version, toolkits, results.show_progress) for version in dict.fromkeys(toolkit or TOOLKITS)]
     with tempfile.TemporaryDirectory() as scratch:
-        rows = toolkit_report.report_toolkits(opened, Path(scratch), results.show_progress, full_size=full_size)
-    notes = list(toolkit_report.summarise(rows, full_size=full_size))
+        rows = report.report_toolkits(opened, Path(scratch), results.show_progress, full_size=full_size)
+    notes = list(report.summarise(rows, full_size=full_size))
     if json:
         results.show_json({"full_size": full_size, "rows": [asdict(row) for row in rows], "notes": notes})
     else:
@@ -181,7 +182,8 @@ def verify(
 
     with need_extra("convert", "convert"):
         from anima_batch.console import verification as shown
-        from anima_batch.convert import arguments, calibration, verification
+        from anima_batch.convert import arguments
+        from anima_batch.convert.rknn import calibration, verification
 
     found = find_model_set(model_set, workspace)
     wanted = arguments.parse_sizes([size])[0] if size else found.description.sizes[0]

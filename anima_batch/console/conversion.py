@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anima_batch.console.results import show_line, show_table
 
 if TYPE_CHECKING:
-    from anima_batch.convert.toolkit_report import ReportRow
+    from anima_batch.convert.rknn.report import ReportRow
 
 
 def show_toolkit_report(rows: Sequence[ReportRow], notes: Iterable[str]) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from anima_batch.console.results import show_line, show_table
-from anima_batch.convert.published import PUBLISHED, PUBLISHED_W8A8, find_counterpart
-from anima_batch.convert.trajectory import LEAST_PSNR_DB, LEAST_SSIM
+from anima_batch.convert.rknn.published import PUBLISHED, PUBLISHED_W8A8, find_counterpart
+from anima_batch.convert.rknn.trajectory import LEAST_PSNR_DB, LEAST_SSIM
 
 if TYPE_CHECKING:
-    from anima_batch.convert.deviation import Deviation
-    from anima_batch.convert.published import Published
-    from anima_batch.convert.trajectory import Judgement
-    from anima_batch.convert.verification import Verification
+    from anima_batch.convert.rknn.deviation import Deviation
+    from anima_batch.convert.rknn.published import Published
+    from anima_batch.convert.rknn.trajectory import Judgement
+    from anima_batch.convert.rknn.verification import Verification
 
 _HEADERS = ("cosine", "MAE", "max abs", "MSE", "NaN", "Inf")
 

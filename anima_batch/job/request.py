@@ -127,6 +127,11 @@ class ImageRequest:
     noise: NoiseKind = "torch"
     policy: Policy = FullPolicy()
 
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The texts that it is conditioned on; without guidance the negative prompt is none of them."""
+        return (self.prompt,) if self.guidance_scale == 1.0 else (self.prompt, self.negative_prompt)
+
 
 REQUEST_FIELDS = tuple(field.name for field in fields(ImageRequest))
 _SLOTS = tuple((name, getattr(ImageRequest, name).__set__) for name in REQUEST_FIELDS)  # frozen has no other way

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,7 +29,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class PlannedImage:
-    """One image: what to do, from which step (steps done so far), the transformer passes of each step, and why."""
+    """One image: what to do, from which step (steps done so far), the transformer passes of each step, and why.
+
+    `new_prompts`: how many of its prompts no file keeps and no image before it encodes.
+    """
 
     image: JobImage
     request_id: str
@@ -36,6 +40,7 @@ class PlannedImage:
     status: Status
     from_step: int
     step_passes: tuple[int, ...]
+    new_prompts: int
     estimated_seconds: float | None
     reason: str
 
@@ -50,34 +55,36 @@ class PlannedImage:
         return self.image.request.width * self.image.request.height
 
     @property
-    def encodes(self) -> bool:
-        """Whether its prompts may still have to be encoded; a begun image has done that."""
-        return self.from_step == 0
-
-    @property
     def passes(self) -> int:
         """Transformer passes left."""
         return 0 if self.action == "skip" else sum(self.step_passes[self.from_step :])
 
     def work_after(self, step: int) -> Work:
         """What is left after so many steps."""
-        return work_left(self.pixels, self.step_passes, step)
+        encodes = self.new_prompts > 0 and step == self.from_step
+        return work_left(self.pixels, self.step_passes, step, encodes=encodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """On disk: all checkpoints of the largest image, and one prompt's embeddings; latents of each step, where kept."""
+
+    checkpoint_bytes: int = 0
+    embeds_bytes: int = 0
+    keeps_latents: bool = False
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All images of a job in order; what the largest one's checkpoints take, and the embeddings of one prompt.
+    """All images of a job in order, and how large their files are.
 
-    `simulated`: its times are not measured ones. `warnings`: what it could not use. `keeps_latents`: those of each step
-    stay on disk.
+    `simulated`: its times are not measured ones. `warnings`: what it could not use.
     """
 
     images: tuple[PlannedImage, ...]
-    checkpoint_bytes: int = 0
-    embeds_bytes: int = 0
+    sizes: Sizes = Sizes()
     simulated: bool = False
     warnings: tuple[str, ...] = ()
-    keeps_latents: bool = False
 
     @property
     def pending(self) -> tuple[PlannedImage, ...]:
@@ -106,18 +113,12 @@ class Plan:
     def disk_bytes_of(self, pending: Sequence[PlannedImage]) -> int:
         """What a part of them will need: pictures, manifests, prompts, kept latents, and one image's checkpoints."""
         pixels = sum(planned.pixels for planned in pending)
-        checkpoints = self.checkpoint_bytes if pending else 0
-        embeds = self.embeds_bytes * _count_prompts(pending)
+        checkpoints = self.sizes.checkpoint_bytes if pending else 0
+        embeds = self.sizes.embeds_bytes * sum(planned.new_prompts for planned in pending)
         # 16 channels of 4 bytes for 8x8 pixels: a byte for each pixel and step.
-        latents = sum(planned.pixels * len(planned.step_passes) for planned in pending) if self.keeps_latents else 0
+        kept = pending if self.sizes.keeps_latents else ()
+        latents = sum(planned.pixels * len(planned.step_passes) for planned in kept)
         return int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + embeds + checkpoints + latents
-
-
-def _count_prompts(pending: Sequence[PlannedImage]) -> int:
-    """Different texts that may still have to be encoded."""
-    requests = [planned.image.request for planned in pending if planned.encodes]
-    prompts = {request.prompt for request in requests}
-    return len(prompts | {request.negative_prompt for request in requests if request.guidance_scale != 1.0})
 
 
 @dataclass(frozen=True)
@@ -150,39 +151,35 @@ def make_plan(
     progress: Mapping[str, Progress],
     rates: Rates,
     *,
-    checkpoint_bytes: int = 0,
-    embeds_bytes: int = 0,
+    kept: Collection[str] = (),
+    sizes: Sizes = Sizes(),
     retry_failed: bool = False,
 ) -> Plan:
-    """The plan for (image, request id, passes of each step); an id that `progress` lacks is waiting."""
-    waiting = Progress()
+    """The plan for (image, request id, passes of each step); an id that `progress` lacks is waiting.
+
+    `kept`: the prompts whose embeddings lie on disk; each other one is encoded by the first image that has it.
+    """
+    waiting, encoded = Progress(), set(kept)
 
     @functools.cache
-    def estimate(pixels: int, passes: tuple[int, ...], step: int) -> float | None:
-        return rates.estimate(work_left(pixels, passes, step))
+    def estimate(pixels: int, passes: tuple[int, ...], step: int, encodes: bool) -> float | None:
+        return rates.estimate(work_left(pixels, passes, step, encodes=encodes))
 
-    planned = tuple(
-        _plan_image(image, request_id, passes, progress.get(request_id, waiting), estimate, retry_failed=retry_failed)
-        for image, request_id, passes in images
-    )
-    return Plan(planned, checkpoint_bytes, embeds_bytes, simulated=rates.is_simulated)
+    def plan_image(image: JobImage, request_id: str, passes: tuple[int, ...]) -> PlannedImage:
+        found, request = progress.get(request_id, waiting), image.request
+        if found.status == "done" or (found.status == "failed" and not retry_failed):
+            steps = request.steps if found.status == "done" else found.step
+            return PlannedImage(image, request_id, "skip", found.status, steps, passes, 0, 0.0, found.reason)
+        new = set(request.prompts) - encoded
+        encoded.update(new)
+        seconds = estimate(request.width * request.height, passes, found.step, bool(new))
+        action: Action = "resume" if found.step else "run"
+        return PlannedImage(
+            image, request_id, action, found.status, found.step, passes, len(new), seconds, found.reason
+        )
 
-
-def _plan_image(
-    image: JobImage,
-    request_id: str,
-    passes: tuple[int, ...],
-    found: Progress,
-    estimate: Callable[[int, tuple[int, ...], int], float | None],
-    *,
-    retry_failed: bool,
-) -> PlannedImage:
-    if found.status == "done" or (found.status == "failed" and not retry_failed):
-        steps = image.request.steps if found.status == "done" else found.step
-        return PlannedImage(image, request_id, "skip", found.status, steps, passes, 0.0, found.reason)
-    seconds = estimate(image.request.width * image.request.height, passes, found.step)
-    action: Action = "resume" if found.step else "run"
-    return PlannedImage(image, request_id, action, found.status, found.step, passes, seconds, found.reason)
+    planned = tuple(itertools.starmap(plan_image, images))
+    return Plan(planned, sizes, simulated=rates.is_simulated)
 
 
 def _sum_known(values: Iterable[float | None]) -> float | None:

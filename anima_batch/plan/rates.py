@@ -13,7 +13,10 @@ MEASURED_IMAGES = 2  # after so many a job's own times say more than a simulatio
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be done at one size: pictures, transformer passes, steps that run any, steps forecast, encodings."""
+    """What is to be done at one size: pictures, transformer passes, steps that run any, steps forecast, encodings.
+
+    An image's prompts are encoded together, which is one encoding however many they are: it opens the text encoder.
+    """
 
     pixels: int
     images: int = 0
@@ -34,11 +37,11 @@ class Work:
         )
 
 
-def work_left(pixels: int, step_passes: Sequence[int], step: int) -> Work:
-    """Of an image after so many steps; before the first one its prompts may still have to be encoded."""
+def work_left(pixels: int, step_passes: Sequence[int], step: int, *, encodes: bool = False) -> Work:
+    """Of an image after so many steps; `encodes`: a prompt of its is still to be encoded."""
     left = step_passes[step:]
     computed = sum(map(bool, left))
-    return Work(pixels, 1, sum(left), computed, len(left) - computed, int(step == 0))
+    return Work(pixels, 1, sum(left), computed, len(left) - computed, int(encodes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,7 @@ class Rates:
 
     @functools.cached_property
     def _encoding(self) -> float:
-        """Mean over all images: most find their prompt encoded already."""
-        return statistics.fmean(m.encode_seconds for m in self.measurements) if self.measurements else 0.0
+        return _median(m.encode_seconds for m in self.measurements if m.work.encodings)
 
 
 @dataclass(frozen=True, slots=True)

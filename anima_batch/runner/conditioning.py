@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
 from anima_batch.anima.conditioning import Conditioning
 from anima_batch.anima.ops import Array
+from anima_batch.batch import EmbedsFolder
 from anima_batch.files import (
-    canonical_json,
     lock_folder,
     make_folder,
     set_aside,
-    sha256_bytes,
     storage_errors,
     write_atomic,
 )
@@ -27,35 +25,26 @@ from anima_batch.store import CorruptError, pack_tensors
 from anima_batch.store.tensors import read_tensors
 from anima_batch.worker import ModelWorker, WorkerFault
 
-_TEXT_ROLES = ("qwen.", "t5.", "adapter.")
-_RUNTIME = ("anima_batch", "numpy", "onnxruntime", "machine")
-
 
 @dataclass(frozen=True)
 class PromptEncoder:
-    """Where prompts become embeddings, and where these are kept; `tell` gets a line for a file that was set aside.
-
-    The versions of what computes them are part of a file's name, since another version may give other bits.
-    """
+    """Where prompts become embeddings, and where these are kept; `tell` gets a line for a file that was set aside."""
 
     worker: ModelWorker
     model_set: ModelSet
-    folder: Path
-    environment: Mapping[str, str | None]
+    embeds: EmbedsFolder
     tell: Callable[[str], None]
 
 
-def load_conditioning(request: ImageRequest, encoder: PromptEncoder) -> Conditioning:
-    """The embeddings of the request's prompts, encoded together where they are not in the folder yet.
+def load_conditioning(request: ImageRequest, encoder: PromptEncoder) -> tuple[Conditioning, bool]:
+    """The embeddings of the request's prompts, encoded together where they are not in the folder yet, and if any was.
 
     Raises WorkerFault; embeddings that are not finite are not kept.
     """
-    folder, model_set, environment = encoder.folder, encoder.model_set, encoder.environment
-    runtime = {key: environment[key] for key in _RUNTIME} | {"tokenizers": version("tokenizers")}
-    prompts = [request.prompt] if request.guidance_scale == 1.0 else [request.prompt, request.negative_prompt]
-    paths = {prompt: folder / f"{_key(prompt, model_set, runtime)}.embeds" for prompt in prompts}
-    make_folder(folder)
-    with lock_folder(folder, wait=True):  # all jobs of a workspace share it
+    prompts = request.prompts
+    paths = {prompt: encoder.embeds.path(prompt) for prompt in prompts}
+    make_folder(encoder.embeds.folder)
+    with lock_folder(encoder.embeds.folder, wait=True):  # all jobs of a workspace share it
         known = {prompt: _read_embeds(path, encoder) for prompt, path in paths.items()}
         missing = [prompt for prompt, embeds in known.items() if embeds is None]
         for prompt, made in zip(missing, encoder.worker.encode(missing) if missing else [], strict=True):
@@ -63,22 +52,12 @@ def load_conditioning(request: ImageRequest, encoder: PromptEncoder) -> Conditio
             write_atomic(paths[prompt], pack_tensors("conditioning", {"prompt_embeds": made}, {"prompt": prompt}))
             known[prompt] = made
     embeds = [array for prompt in prompts if (array := known[prompt]) is not None]
-    return Conditioning(embeds[0], embeds[1] if len(embeds) > 1 else None)
+    return Conditioning(embeds[0], embeds[1] if len(embeds) > 1 else None), bool(missing)
 
 
 def _check_finite(embeds: Array, name: str) -> None:
     if wrong := embeds.size - int(np.count_nonzero(np.isfinite(embeds))):
         raise WorkerFault("non_finite", f"{name}: {wrong} of the {embeds.size} values it is encoded to are not finite")
-
-
-def _key(prompt: str, model_set: ModelSet, runtime: Mapping[str, str | None]) -> str:
-    content = {
-        "prompt": prompt,
-        "runtime": dict(runtime),
-        "text": model_set.description.text.model_dump(),
-        "components": model_set.part_digest(*_TEXT_ROLES),
-    }
-    return sha256_bytes(canonical_json(content).encode())
 
 
 def _read_embeds(path: Path, encoder: PromptEncoder) -> Array | None:

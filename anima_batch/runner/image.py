@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator
 
 from anima_batch.anima.conditioning import Conditioning
+from anima_batch.batch import EmbedsFolder
 from anima_batch.errors import AnimaBatchError
 from anima_batch.plan import Measurement, PlannedImage, work_left
 from anima_batch.runner import attempts
@@ -67,12 +68,12 @@ def _make(setting: Setting, task: Task, course: Course) -> Iterator[Event]:
     planned, request = task.planned, task.planned.image.request
     started = time.perf_counter()
     told: list[str] = []
-    encoder = PromptEncoder(
-        setting.worker, setting.provenance.model_set, setting.conditioning_folder, task.environment, told.append
-    )
-    conditioning = yield from insist(setting, task, course, lambda: load_conditioning(request, encoder))
+    model_set = setting.provenance.model_set
+    embeds = EmbedsFolder(setting.conditioning_folder, model_set, task.environment)
+    encoder = PromptEncoder(setting.worker, model_set, embeds, told.append)
+    conditioning, encoded = yield from insist(setting, task, course, lambda: load_conditioning(request, encoder))
     yield from (Notice(line) for line in told)
-    encode_seconds = time.perf_counter() - started
+    encode_seconds = time.perf_counter() - started if encoded else 0.0
     begun = yield from open_checkpoint(task, conditioning, accept_environment=setting.accept_environment)
     tried, course.begun, course.durable_step = course.begun.log.warnings, begun, begun.state.step
     warnings = yield from _find_warnings(setting, task, course)
@@ -106,7 +107,8 @@ def _denoise(setting: Setting, task: Task, conditioning: Conditioning, course: C
 
 def _measure(pixels: int, log: ImageLog) -> Measurement:
     """What the steps done so far took."""
-    work = dataclasses.replace(work_left(pixels, [report.passes for report in log.reports], 0), images=0)
+    passes = [report.passes for report in log.reports]
+    work = dataclasses.replace(work_left(pixels, passes, 0, encodes=log.encode_seconds > 0), images=0)
     computed = sum(report.seconds for report in log.reports if report.passes)
     return Measurement(work, computed, log.denoise_seconds - computed, encode_seconds=log.encode_seconds)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import selectors
 import signal
 import socket
 import struct
@@ -14,6 +13,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 
+from anima_batch.backends.printed import PrintedFile
 from anima_batch.errors import WorkerError
 from anima_batch.worker.memory import Memory, read_memory
 from anima_batch.worker.messages import Answer, Call, Failure, WorkerFault
@@ -25,7 +25,6 @@ _BOOTSTRAP = "import sys; sys.path[:] = sys.argv[3:]; from anima_batch.worker.__
 _SLICE_SECONDS = 1.0  # the longest single wait
 _STALL_SECONDS = 60  # for the rest of a message that has begun
 _END_SECONDS = 15.0  # for a process to end by itself after its last answer, or after SIGKILL
-_OUTPUT_BYTES = 16 << 10  # of its last words that are kept
 
 _REASONS = {
     "SIGKILL": ", most likely for want of memory",
@@ -38,14 +37,13 @@ class WorkerProcess:
     """A running child; `output` holds the last of what it and its libraries printed."""
 
     def __init__(self) -> None:
-        self._process, self._connection = _spawn()
-        assert self._process.stdout is not None
-        self._printed = self._process.stdout.fileno()
-        os.set_blocking(self._printed, False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._connection.fileno(), selectors.EVENT_READ)
-        self._selector.register(self._printed, selectors.EVENT_READ)
-        self._output = b""
+        self._printed = PrintedFile()
+        try:
+            self._process, self._connection = _spawn(self._printed)
+        except WorkerError:
+            self._printed.close()
+            raise
+        self._last_words: str | None = None  # once it is gone
         self._memory = Memory(None, None)
         self._looked = -math.inf
 
@@ -57,14 +55,14 @@ class WorkerProcess:
     @property
     def output(self) -> str:
         """The last of what it printed."""
-        return self._output.decode(errors="replace").strip()
+        return self._printed.read_end().strip() if self._last_words is None else self._last_words
 
     def ask(self, call: Call, seconds: float) -> Answer | Failure | None:
         """The reply, or None when none came in time; raises WorkerFault when the process dies.
 
         After either the process is gone.
         """
-        self._look_at_memory()
+        self._look()
         try:
             self._connection.send(call)
             reply = self._connection.recv() if self._wait(seconds) else None
@@ -86,8 +84,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End it at once, if it has not ended yet; raises WorkerError for a process that even SIGKILL does not end."""
-        assert self._process.stdout is not None
-        if self._process.stdout.closed:
+        if self._last_words is not None:
             return
         self._process.kill()
         try:
@@ -97,10 +94,9 @@ class WorkerProcess:
                 f"worker: process {self.pid} cannot be ended, it hangs in a driver: restart the machine, "
                 "then run the same command again"
             ) from error
-        self._drain()
-        self._selector.close()
+        self._last_words = self.output
         self._connection.close()
-        self._process.stdout.close()
+        self._printed.close()
 
     def _wait(self, seconds: float) -> bool:
         """Whether a reply begins within so many seconds, in which this process was awake itself.
@@ -110,27 +106,20 @@ class WorkerProcess:
         left = seconds
         while left > 0:
             asked, before = min(left, _SLICE_SECONDS), time.monotonic()
-            ready = [key.fd for key, _ in self._selector.select(asked)]
-            left -= min(asked, time.monotonic() - before)
-            if self._printed in ready:
-                self._drain()
-            if self._connection.fileno() in ready:
+            if self._connection.poll(asked):
                 return True
-            self._look_at_memory()
+            left -= min(asked, time.monotonic() - before)
+            self._look()
         return False
 
-    def _look_at_memory(self) -> None:
-        """Keep the figures for the case of its death, at most once a second: they take as long as a small message."""
+    def _look(self) -> None:
+        """Keep the memory figures for the case of its death and bound what it printed, at most once a second.
+
+        The figures take as long as a small message.
+        """
         if (now := time.monotonic()) - self._looked >= _SLICE_SECONDS:
             self._looked, self._memory = now, read_memory(self.pid)
-
-    def _drain(self) -> None:
-        """Take what was printed, so that the child never waits for a reader, and keep the end of it."""
-        with contextlib.suppress(BlockingIOError):
-            while block := os.read(self._printed, _OUTPUT_BYTES):
-                self._output = (self._output + block)[-_OUTPUT_BYTES:]
-            with contextlib.suppress(KeyError):  # its end was seen before
-                self._selector.unregister(self._printed)
+            self._printed.trim()
 
     def _name_death(self) -> str:
         """How the process ended, with the memory figures before and the last line that it printed."""
@@ -157,9 +146,10 @@ def _name_signal(number: int) -> str:
     return name + _REASONS.get(name, "")
 
 
-def _spawn() -> tuple[subprocess.Popen[bytes], Connection]:
+def _spawn(printed: PrintedFile) -> tuple[subprocess.Popen[bytes], Connection]:
     """The child and the connection to it; raises WorkerError.
 
+    Neither Python nor C keeps back what it prints (-u): a crash would take it along.
     SIGINT and SIGTERM stay blocked in the child until it ignores them: a terminal's Ctrl-C and a service manager's stop
     reach the whole group, and the parent decides what they mean. In the group it stays, so that a kill of the group or
     Ctrl-Z reaches it.
@@ -169,14 +159,14 @@ def _spawn() -> tuple[subprocess.Popen[bytes], Connection]:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, patience)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
     search_path = [entry or os.getcwd() for entry in sys.path]
-    command = [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), str(os.getpid()), *search_path]
+    command = [sys.executable, "-u", "-c", _BOOTSTRAP, str(theirs.fileno()), str(os.getpid()), *search_path]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         process = subprocess.Popen(  # noqa: S603 - the interpreter that runs this
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stdout=printed.descriptor,
+            stderr=printed.descriptor,
             close_fds=True,
             pass_fds=(theirs.fileno(),),
             # onnxruntime's own wheels for Linux (1.29 and later) report to their maker otherwise.

@@ -6,6 +6,7 @@ release(). What a graph "computes" and which calls fail is the JSON in its file'
 proven in tests/board, against a stub of its C library.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from board.graph_file import make_graph_file
 
 import anima_batch
+from anima_batch.backends.printed import PrintedFile
 
 STAND_IN = """
 import json
@@ -150,13 +152,15 @@ def run_script(tmp_path):
 
 
 def run_python(script, packages, *arguments):
-    """What a script prints in a process that finds packages in that folder first."""
+    """What a script prints in a process that finds packages in that folder first, and keeps stderr as a worker does."""
     search = os.pathsep.join([str(packages), str(Path(anima_batch.__file__).parents[1])])
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": search}, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
+    with contextlib.closing(PrintedFile()) as printed:
+        ended = subprocess.run(
+            [sys.executable, "-W", "error", "-c", script, *arguments],
+            env={**os.environ, "PYTHONPATH": search}, stdout=subprocess.PIPE, stderr=printed.descriptor,
+            text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, printed.read_end()
     return ended.stdout
 
 
@@ -317,7 +321,7 @@ def test_any_code_of_init_but_0_is_an_error_and_the_half_alive_context_is_releas
     }
 
 
-def test_what_a_call_prints_stands_in_its_error_and_still_reaches_stderr(run_script, capfd):
+def test_what_a_call_prints_stands_in_its_error(run_script):
     lines = "E RKNN: failed to open rknpu module\nE Traceback\nException: init failed\n\n"
     found = run_script(OPEN, {"init": -1, "prints": lines})
     assert found["fault"] == (

@@ -93,7 +93,7 @@ def test_one_pass_and_two_passes_count_as_simulated_and_forecasts_with_the_table
     estimate, scaled = simulated_estimate(batch, table), table.scale(6, 64)
     one, two = (simulate(scaled, [n] * 3, Choice("on-demand")).computed_step_seconds for n in (1, 2))
     assert estimate(Work(128 * 128, passes=1, computed=1)) == pytest.approx(one)
-    assert estimate(work_left(128 * 128, (2, 0, 1, 2, 0), 0)) == pytest.approx(
+    assert estimate(work_left(128 * 128, (2, 0, 1, 2, 0), 0, encodes=True)) == pytest.approx(
         2 * two + one + 2 * 8.0 / 16 + 155.04 / 16 + 5.0
     )
 

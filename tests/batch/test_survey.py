@@ -33,6 +33,11 @@ def test_an_images_seconds_are_divided_by_kind_of_step_and_what_is_left_was_spen
     assert found.other_seconds == pytest.approx(13.0 - 1.0 - 9.25 - 2.0)
 
 
+def test_an_image_that_found_its_prompts_encoded_has_no_encoding_in_its_work():
+    found = measure_timings(encode=0.0, total=12.0)
+    assert found == dataclasses.replace(measure_timings(), work=Work(128 * 192, 1, 3, 2, 1, 0), encode_seconds=0.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "fixed"),
     [

@@ -1,5 +1,6 @@
 """A board without its NPU: an arm64 root that qemu-user runs, the stub of librknnrt.so, and the server behind it."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -12,6 +13,7 @@ import pytest
 from command import Workspace
 
 from anima_batch.anima.config import subgraph_keys
+from anima_batch.backends.printed import PrintedFile
 from anima_batch.model_set import built_in_folder, describe_component, load_model_set, write_description
 from board.graph_file import compiler_of, make_graph_file
 from board.npu import Npu
@@ -82,10 +84,19 @@ class Board(Workspace):
 
     def emulate(self, *arguments, **stub):
         """The ended process of the root's interpreter; `stub` are the stub's variables without their prefix."""
+        return self._emulate(arguments, stub, subprocess.PIPE)
+
+    def keep(self, *arguments, **stub):
+        """As `emulate`, and the end of what it printed on a stderr that is kept as a worker's."""
+        with contextlib.closing(PrintedFile()) as printed:
+            return self._emulate(arguments, stub, printed.descriptor), printed.read_end()
+
+    def _emulate(self, arguments, stub, stderr):
         environment = self.plain | {f"STUB_{name.upper()}": str(value) for name, value in stub.items()}
         return subprocess.run(
             [self.python, *arguments],
-            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False,
+            cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=PATIENCE,
+            check=False,
         )  # fmt: skip
 
     def run_job(self, job, *options, **stub):
@@ -109,8 +120,8 @@ class Board(Workspace):
 
     def tell(self, script, *arguments, **stub):
         """What a script prints as JSON on its last line."""
-        ended = self.emulate("-c", script, *arguments, **stub)
-        assert ended.returncode == 0, ended.stderr
+        ended, printed = self.keep("-c", script, *arguments, **stub)
+        assert ended.returncode == 0, printed
         return json.loads(ended.stdout.splitlines()[-1])
 
     def wait_for_release(self, seconds=20):

@@ -7,27 +7,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anima_batch.job import ImageRequest, JobImage
-from anima_batch.plan import MANIFEST_BYTES, Measurement, Progress, Rates, Work, Workload, make_plan
+from anima_batch.plan import MANIFEST_BYTES, Measurement, Progress, Rates, Sizes, Work, Workload, make_plan
 
 PASSES = (2, 2, 0, 1, 2)  # of each step
 SMALL, WIDE = 128 * 128, 192 * 128
 
 
 def measured(pixels, rate, decode=1.0, encode=0.0):
-    """Of an image of four steps that ran two passes each."""
-    return Measurement(Work(pixels, 1, 8, 4), 8 * rate, encode_seconds=encode, decode_seconds=decode)
+    """Of an image of four steps that ran two passes each, and encoded its prompts."""
+    return Measurement(Work(pixels, 1, 8, 4, 0, 1), 8 * rate, encode_seconds=encode, decode_seconds=decode)
 
 
 KNOWN = Rates((measured(SMALL, 2.0, decode=4.0, encode=3.0),))
 
 
-def image(seed=1, width=128):
-    request = ImageRequest(prompt="a boat", seed=seed, width=width, height=128, steps=len(PASSES))
+def image(seed=1, width=128, prompt="a boat", **fields):
+    request = ImageRequest(prompt=prompt, seed=seed, width=width, height=128, steps=len(PASSES), **fields)
     return JobImage(request, "boat", "full"), f"{seed:064x}", PASSES
 
 
 def plan_one(progress, rates=KNOWN, **options):
-    entry = image()
+    """Of an image whose prompts are kept, unless the options say otherwise."""
+    entry, options = image(), {"kept": ("a boat", ""), **options}
     return make_plan([entry], {entry[1]: progress}, rates, **options).images[0]
 
 
@@ -49,6 +50,11 @@ def test_a_begun_image_is_resumed_with_the_passes_of_the_steps_left(step, left):
 def test_an_image_begun_without_a_step_done_is_run():
     planned = plan_one(Progress("begun", 0))
     assert (planned.action, planned.status, planned.passes) == ("run", "begun", 7)
+
+
+def test_a_begun_image_whose_embeddings_were_lost_encodes_its_prompts_again():
+    planned = plan_one(Progress("begun", 3), kept=("a boat",))
+    assert (planned.new_prompts, planned.estimated_seconds) == (1, pytest.approx(3 * 2 + 4 + 3))
 
 
 @pytest.mark.parametrize("status", ["done", "failed"])
@@ -85,7 +91,28 @@ def test_a_plan_keeps_the_order_and_counts_by_status():
         "done": 2, "begun": 1, "failed": 1, "waiting": 1,
     }  # fmt: skip
     assert plan.passes == 3 + 7
-    assert plan.estimated_seconds == pytest.approx((3 * 2 + 4) + (7 * 2 + 4 + 3))
+    assert plan.estimated_seconds == pytest.approx((3 * 2 + 4 + 3) + (7 * 2 + 4))
+
+
+def test_each_prompt_is_encoded_once_by_the_first_image_that_has_it():
+    entries = [
+        image(1, prompt="done before"),
+        image(2, prompt="kept"),
+        image(3, prompt="a boat"),
+        image(4, prompt="an owl"),
+        image(5, prompt="a boat"),
+        image(6, prompt="a bird", negative_prompt="a bird"),
+        image(7, prompt="a fish", negative_prompt="never read", guidance_scale=1.0),
+        image(8, prompt="a cat", negative_prompt="a dog"),
+        image(9, prompt="a dog", negative_prompt="an owl"),
+    ]
+    plan = make_plan(entries, {entries[0][1]: Progress("done")}, KNOWN, kept={"kept", "done before"})
+    assert [planned.new_prompts for planned in plan.images] == [0, 1, 1, 1, 0, 1, 1, 2, 0]
+    encodings = [planned.work_after(0).encodings for planned in plan.pending]
+    assert encodings == [1, 1, 1, 0, 1, 1, 1, 0]
+    assert not any(planned.work_after(1).encodings for planned in plan.pending)
+    assert plan.estimated_seconds == pytest.approx(8 * (7 * 2 + 4) + 6 * 3)
+    assert Workload.of(plan.pending).estimate(KNOWN) == pytest.approx(plan.estimated_seconds)
 
 
 def test_the_time_is_none_until_an_image_was_measured_and_zero_when_nothing_is_left():
@@ -116,15 +143,17 @@ PROGRESS = st.one_of(
 @settings(deadline=None)  # a machine may be busy
 @given(
     found=st.lists(st.tuples(PROGRESS, st.sampled_from([128, 192, 256])), max_size=12),
+    prompts=st.lists(st.sampled_from("abc"), min_size=12, max_size=12),
+    kept=st.sets(st.sampled_from("abc")),
     encode=st.floats(0, 100),
     retry=st.booleans(),
 )
-def test_a_workload_takes_as_long_as_the_sum_of_its_images_and_shrinks_with_each(found, encode, retry):
+def test_a_workload_takes_as_long_as_the_sum_of_its_images_and_shrinks_with_each(found, prompts, kept, encode, retry):
     """The sums are taken in another order, hence the tolerance."""
     rates = Rates((measured(SMALL, 1.5, 2.5, encode), measured(WIDE, 4.0, 7.0, encode)))
-    entries = [image(seed, width) for seed, (_, width) in enumerate(found)]
+    entries = [image(seed, width, prompts[seed]) for seed, (_, width) in enumerate(found)]
     progress = {entry[1]: what for entry, (what, _) in zip(entries, found, strict=True)}
-    plan = make_plan(entries, progress, rates, retry_failed=retry)
+    plan = make_plan(entries, progress, rates, kept=kept, retry_failed=retry)
     left, pending = Workload.of(plan.pending), list(plan.pending)
     while True:
         expected = math.fsum(planned.estimated_seconds for planned in pending)
@@ -136,37 +165,27 @@ def test_a_workload_takes_as_long_as_the_sum_of_its_images_and_shrinks_with_each
 
 def test_the_disk_holds_every_pending_picture_and_manifest_and_one_images_checkpoints():
     entries = [image(1), image(2, width=192), image(3)]
-    plan = make_plan(entries, {entries[0][1]: Progress("done")}, KNOWN, checkpoint_bytes=1_000_000)
+    plan = make_plan(entries, {entries[0][1]: Progress("done")}, KNOWN, sizes=Sizes(checkpoint_bytes=1_000_000))
     pictures = 3 * (SMALL + WIDE) * 0.75
     assert plan.disk_bytes == pictures + 2 * MANIFEST_BYTES + 1_000_000
 
 
-def test_the_disk_holds_the_embeddings_of_each_prompt_that_may_still_be_encoded():
-    def entry(number, prompt, negative_prompt="", guidance_scale=4.0):
-        request = ImageRequest(
-            prompt=prompt,
-            negative_prompt=negative_prompt,
-            guidance_scale=guidance_scale,
-            seed=number,
-            width=128,
-            height=128,
-        )
-        return JobImage(request, prompt, "full"), f"{number:064x}", PASSES
-
+def test_the_disk_holds_the_embeddings_of_each_prompt_that_is_still_to_be_encoded():
     entries = [
-        entry(1, "a boat", "blurry"),
-        entry(2, "a boat", "blurry"),
-        entry(3, "blurry", "blurry"),
-        entry(4, "an owl", "unused", guidance_scale=1.0),
-        entry(5, "encoded", "before"),
-        entry(6, "finished", "before"),
+        image(1, prompt="a boat", negative_prompt="blurry"),
+        image(2, prompt="a boat", negative_prompt="blurry"),
+        image(3, prompt="an owl", negative_prompt="unused", guidance_scale=1.0),
+        image(4, prompt="encoded", negative_prompt="before"),
+        image(5, prompt="finished", negative_prompt="before"),
     ]
-    progress = {entries[4][1]: Progress("begun", 2), entries[5][1]: Progress("done")}
-    without = make_plan(entries, progress, KNOWN).disk_bytes
-    assert make_plan(entries, progress, KNOWN, embeds_bytes=1_000_000).disk_bytes == without + 3_000_000
+    progress, kept = {entries[3][1]: Progress("begun", 2), entries[4][1]: Progress("done")}, {"encoded", "before"}
+    without = make_plan(entries, progress, KNOWN, kept=kept).disk_bytes
+    plan = make_plan(entries, progress, KNOWN, kept=kept, sizes=Sizes(embeds_bytes=1_000_000))
+    assert plan.disk_bytes == without + 3_000_000
+    assert plan.disk_bytes_of(plan.pending[:1]) == without - 3 * (SMALL * 3 * 0.75 + MANIFEST_BYTES) + 2_000_000
 
 
 def test_nothing_pending_needs_no_disk():
     entry = image()
-    assert make_plan([entry], {entry[1]: Progress("done")}, KNOWN, checkpoint_bytes=1_000_000).disk_bytes == 0
+    assert make_plan([entry], {entry[1]: Progress("done")}, KNOWN, sizes=Sizes(1_000_000, 1_000)).disk_bytes == 0
     assert make_plan([], {}, KNOWN).images == ()

@@ -12,7 +12,7 @@ SMALL, LARGE = 100, 1000
 def image(pixels, rate, *, fixed=0.0, forecast=0.0, other=0.0, encode=0.0, decode=0.0, forecasts=0):
     """Of four steps of two passes and some forecasts; `fixed` a computed step, `other` a step."""
     return Measurement(
-        Work(pixels, 1, 8, 4, forecasts, 1),
+        Work(pixels, 1, 8, 4, forecasts, int(encode > 0)),
         computed_seconds=8 * rate + 4 * fixed,
         fixed_seconds=4 * fixed,
         forecast_seconds=forecasts * forecast,
@@ -27,7 +27,8 @@ def per_pass(rates, pixels):
 
 
 def test_the_work_left_of_an_image_counts_passes_and_kinds_of_steps():
-    assert work_left(SMALL, (2, 2, 0, 1, 2), 0) == Work(SMALL, 1, 7, 4, 1, 1)
+    assert work_left(SMALL, (2, 2, 0, 1, 2), 0) == Work(SMALL, 1, 7, 4, 1, 0)
+    assert work_left(SMALL, (2, 2, 0, 1, 2), 0, encodes=True) == Work(SMALL, 1, 7, 4, 1, 1)
     assert work_left(SMALL, (2, 2, 0, 1, 2), 2) == Work(SMALL, 1, 3, 2, 1, 0)
     assert work_left(SMALL, (2, 2, 0, 1, 2), 5) == Work(SMALL, 1)
 
@@ -73,9 +74,11 @@ def test_a_size_between_two_that_are_known_lies_between_them_and_one_outside_is_
     assert per_pass(rates, SMALL // 2) == pytest.approx(1)
 
 
-def test_encoding_counts_with_its_mean_because_most_prompts_are_known_already():
-    rates = Rates(tuple(image(SMALL, 1.0, encode=encode) for encode in (9.0, 0.0, 0.0)))
-    assert rates.estimate(Work(SMALL, encodings=1)) == pytest.approx(3)
+@pytest.mark.parametrize(("encoded", "seconds"), [((9.0, 0.0, 0.0), 9), ((0.0, 0.0), 0), ((9.0, 0.0, 2.0, 3.0), 3)])
+def test_encoding_takes_what_it_took_the_images_that_did_encode(encoded, seconds):
+    rates = Rates(tuple(image(SMALL, 1.0, encode=encode) for encode in encoded))
+    assert rates.estimate(Work(SMALL, encodings=1)) == pytest.approx(seconds)
+    assert rates.estimate(Work(SMALL, passes=1)) == pytest.approx(1)
 
 
 def test_a_simulation_counts_until_two_images_are_measured():

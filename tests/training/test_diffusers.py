@@ -107,10 +107,11 @@ def test_a_prompt_has_the_same_context(prompt, ours, theirs):
 
 def test_the_velocity_is_the_same_at_every_sigma_from_the_same_latents(ours, theirs):
     transformer = make_transformer(ours, HOUSE)
+    (context,) = ours.encode([HOUSE.prompt])
     latents = initial_state(HOUSE).latents.copy()
     for step, sigma in enumerate(make_sigmas(HOUSE.schedule, HOUSE.steps, HOUSE.shift)[:-1]):
         mine = transformer.velocity(transformer.features(latents, step, ("cond",))[0], step)
-        other = theirs.velocity(latents, float(sigma), transformer.contexts["cond"])
+        other = theirs.velocity(latents, float(sigma), context)
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-4 * np.ptp(other))  # as above, over all blocks
 
 

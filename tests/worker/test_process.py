@@ -1,15 +1,20 @@
 """A real child process: how it starts, how it is stopped, and how its end is named."""
 
+import contextlib
+import inspect
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from anima_batch.backends.printed import KEPT_BYTES
 from anima_batch.job import RunSpec
 from anima_batch.model_set import find_model_set
 from anima_batch.worker import WorkerFault
@@ -58,7 +63,8 @@ def test_it_has_only_its_own_descriptors(process, tmp_path):
     second.ask(OPEN, PATIENCE)
     opened = [os.readlink(f"/proc/{second.pid}/fd/{name}") for name in os.listdir(f"/proc/{second.pid}/fd")]
     second.kill()
-    assert not [target for target in opened if target.startswith("/") and target != "/dev/null"]
+    own = {"/dev/null", "/memfd:printed (deleted)"}
+    assert not [target for target in opened if target.startswith("/") and target not in own]
     assert sum(target.startswith("socket:") for target in opened) == 1
 
 
@@ -135,10 +141,77 @@ process.kill()
 
 
 def start_parent(code, folder):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("PYTHONUNBUFFERED", None)  # the child has to see to that itself
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=environment,
     )  # fmt: skip
+
+
+class Deadly:
+    """Ends the process that receives it by SIGSEGV, at once after some last lines of code."""
+
+    def __init__(self, last):
+        self.code = f"import ctypes, os\n{last}\nctypes.string_at(0)"
+
+    def __reduce__(self):
+        return exec, (self.code,)
+
+
+DYING = LONELY.replace(
+    "sys.stdin.read()",
+    inspect.getsource(Deadly)
+    + """
+import json
+from anima_batch.worker import WorkerFault
+from anima_batch.worker.messages import Call
+try:
+    process.ask(Call("open", (Deadly(sys.stdin.read()),)), 120)
+except WorkerFault as fault:
+    print(json.dumps([str(fault), fault.details, process.output]))
+""",
+)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "os.write(2, b'E RKNN: last words\\n')",
+        "ctypes.CDLL(None).puts(b'E RKNN: last words')",
+        "print('E RKNN: last words', end='')",
+    ],
+)
+def test_what_it_prints_in_the_instant_of_its_death_is_quoted_and_kept(last, tmp_path):
+    said, _ = start_parent(DYING, tmp_path).communicate(last)
+    message, details, output = json.loads(said.splitlines()[1])
+    assert "SIGSEGV" in message
+    assert message.endswith('; it last printed "E RKNN: last words"')
+    assert details == output == "E RKNN: last words"
+
+
+def test_what_it_prints_takes_no_more_memory_than_a_megabyte_for_long(process):
+    """A library that prints 64 MiB and then nothing for a while."""
+    chatter = "for _ in range(1024): os.write(1, b'x' * (1 << 16) + b'\\n')\n"
+    asked = Deadly(f"{chatter}import time; time.sleep(3.5); os.write(2, b'last words\\n')")
+    sizes, done = [], threading.Event()
+    path = f"/proc/{process.pid}/fd/2"
+
+    def watch():
+        while not done.wait(0.05):
+            with contextlib.suppress(OSError):
+                sizes.append(os.stat(path).st_size)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    with pytest.raises(WorkerFault) as caught:
+        process.ask(Call("open", (asked,)), PATIENCE)
+    done.set()
+    watching.join()
+    assert max(sizes) > 1 << 20
+    assert min(sizes[sizes.index(max(sizes)) :]) < 1 << 20
+    assert len(caught.value.details) <= KEPT_BYTES
+    assert caught.value.details.endswith("x\nlast words")
 
 
 def test_its_module_search_path_is_ours_whatever_lies_in_the_current_folder(tmp_path):

@@ -13,7 +13,7 @@ from anima_batch.anima.sessions import open_session
 from anima_batch.anima.transformer import Transformer
 from anima_batch.backends.base import Backend, Session, TensorSpec
 from anima_batch.backends.staging import Staging
-from anima_batch.convert.deviation import Deviation, measure_deviation
+from anima_batch.convert.rknn.deviation import Deviation, measure_deviation
 from anima_batch.model_set import ModelSet
 
 Call = tuple[Mapping[str, Array], Array]  # inputs by name, output

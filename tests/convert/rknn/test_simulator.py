@@ -11,10 +11,10 @@ from command import Workspace
 
 from anima_batch.backends.onnx import OnnxBackend
 from anima_batch.backends.rknn_file import read_rknn
-from anima_batch.convert.deviation import measure_deviation
-from anima_batch.convert.rknn_core import check_quantised
-from anima_batch.convert.rknn_graph import read_graph
-from anima_batch.convert.simulator import SimulatorBackend
+from anima_batch.convert.rknn.core import check_quantised
+from anima_batch.convert.rknn.deviation import measure_deviation
+from anima_batch.convert.rknn.graph import read_graph
+from anima_batch.convert.rknn.simulator import SimulatorBackend
 from anima_batch.errors import ToolkitError
 from anima_batch.model_set import load_model_set, verify_model_set
 

@@ -6,7 +6,7 @@ import pytest
 from anima_batch.anima.conditioning import Conditioning
 from anima_batch.anima.pipeline import open_pipeline
 from anima_batch.backends.onnx import OnnxBackend
-from anima_batch.convert.lanes import Comparison, Sample, make_lane
+from anima_batch.convert.rknn.lanes import Comparison, Sample, make_lane
 from anima_batch.job import RunSpec
 from anima_batch.sampling import make_noise, make_sigmas
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from anima_batch.convert.deviation import Deviation, measure_deviation
+from anima_batch.convert.rknn.deviation import Deviation, measure_deviation
 
 REFERENCE = np.array([[3.0, -4.0], [0.0, 1.0]], np.float32)
 

@@ -17,8 +17,8 @@ from anima_batch import __version__
 from anima_batch.anima.config import SubgraphKey
 from anima_batch.backends.base import TensorSpec
 from anima_batch.backends.rknn_file import RknnDescription, read_buffer_sizes, read_rknn
-from anima_batch.convert.rknn_graph import Prepared, prepare, read_graph
-from anima_batch.convert.toolkit import Toolkit
+from anima_batch.convert.rknn.graph import Prepared, prepare, read_graph
+from anima_batch.convert.rknn.toolkit import Toolkit
 from anima_batch.errors import ToolkitError
 from anima_batch.files import canonical_json, make_folder, sha256_bytes, storage_errors, sync_folder, write_atomic
 from anima_batch.model_set import Component, ModelSet, TensorShape, describe_component

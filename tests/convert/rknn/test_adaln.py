@@ -3,15 +3,15 @@
 import numpy as np
 import onnx
 import pytest
-from convert.random_core import run
+from convert.rknn.random_core import run
 
 from anima_batch.anima import ops
 from anima_batch.anima.config import BRANCHES
-from anima_batch.convert.adaln import build_block
 from anima_batch.convert.layouts import transformer_shapes
 from anima_batch.convert.random_weights import make_tensor
-from anima_batch.convert.report_cases import TINY, make_inputs
-from anima_batch.convert.rknn_graph import PRESCALE, prepare
+from anima_batch.convert.rknn.adaln import build_block
+from anima_batch.convert.rknn.graph import PRESCALE, prepare
+from anima_batch.convert.rknn.report_cases import TINY, make_inputs
 from anima_batch.convert.transformer import BUILDERS
 
 
@@ -63,7 +63,7 @@ def test_scale_and_one_plus_scale_give_the_same_block(weights):
 
 
 def test_a_fused_block_is_scaled_before_all_four_norms(weights):
-    """No tolerance: see rknn_graph."""
+    """No tolerance: see rknn.graph."""
     model = block(weights, "one_plus_scale")
     prepared = prepare(model, TINY.sizes, "2.3.2")
     assert prepared.prescale == PRESCALE

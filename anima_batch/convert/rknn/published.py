@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anima_batch.convert.lanes import Finding
+from anima_batch.convert.rknn.lanes import Finding
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 
 from anima_batch.anima.config import PATCH, VAE_FACTOR, subgraph_keys
-from anima_batch.convert.calibration import Pictures, calibrate, digest_files
 from anima_batch.convert.partial import check_out, partial_folder
-from anima_batch.convert.rknn_core import BuiltCore, Core, build_core, find_core, list_cores, records_folder
-from anima_batch.convert.toolkit import Toolkit
+from anima_batch.convert.rknn.calibration import Pictures, calibrate, digest_files
+from anima_batch.convert.rknn.core import BuiltCore, Core, build_core, find_core, list_cores, records_folder
+from anima_batch.convert.rknn.toolkit import Toolkit
 from anima_batch.errors import ModelSetError, UsageError
 from anima_batch.files import make_folder, storage_errors
 from anima_batch.model_set import FILE_NAME, Component, ModelSet, load_model_set, verify_model_set, write_description

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import ENVIRONMENT
-from convert.toolkit_stand_in import make_program
+from convert.rknn.toolkit_stand_in import make_program
 
-from anima_batch.convert.adaln import build_reproducer
-from anima_batch.convert.toolkit import TOOLKITS, open_toolkit
+from anima_batch.convert.rknn.adaln import build_reproducer
+from anima_batch.convert.rknn.toolkit import TOOLKITS, open_toolkit
 from anima_batch.errors import ToolkitError, UsageError
 
 WEIGHT = np.ones((8, 8), np.float32)
@@ -102,7 +102,7 @@ def test_an_environment_that_is_there_is_taken(tmp_path):
 def open_without_index(folder, working_directory=None):
     """open_toolkit where pip finds nothing, in a process of its own: its environment variables are the process's."""
     code = (
-        "from anima_batch.convert.toolkit import open_toolkit; from pathlib import Path; "
+        "from anima_batch.convert.rknn.toolkit import open_toolkit; from pathlib import Path; "
         f"open_toolkit('2.5.0', Path({str(folder)!r}), print)"
     )
     nothing = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
@@ -135,7 +135,7 @@ def test_a_build_dies_with_whoever_asked_for_it(task, tmp_path):
     toolkit = make_program(tmp_path / "bin", "2.3.2", f"echo $$ > {tmp_path}/pid; exec sleep 60")
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "  # a shell's & ignores it
-        "from anima_batch.convert.toolkit import Toolkit; from pathlib import Path; "
+        "from anima_batch.convert.rknn.toolkit import Toolkit; from pathlib import Path; "
         f"Toolkit('2.3.2', Path({str(toolkit.python)!r})).run({task!r}, Path({str(tmp_path / 'scratch')!r}))"
     )
     caller = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT, stderr=subprocess.DEVNULL)

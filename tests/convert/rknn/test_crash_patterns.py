@@ -3,11 +3,11 @@
 import numpy as np
 import onnx
 import pytest
-from convert.random_core import random_core
+from convert.rknn.random_core import random_core
 
-from anima_batch.convert.adaln import build_block, build_reproducer
-from anima_batch.convert.crash_patterns import has_adaln, name_pattern
-from anima_batch.convert.report_cases import TINY, list_cases
+from anima_batch.convert.rknn.adaln import build_block, build_reproducer
+from anima_batch.convert.rknn.crash_patterns import has_adaln, name_pattern
+from anima_batch.convert.rknn.report_cases import TINY, list_cases
 from anima_batch.convert.transformer import BUILDERS
 
 WEIGHT = np.ones((8, 8), np.float32)

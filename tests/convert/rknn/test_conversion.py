@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import pytest
 from command import ENVIRONMENT, Workspace
-from convert.toolkit_stand_in import built, make_builder, make_program
+from convert.rknn.toolkit_stand_in import built, make_builder, make_program
 
 from anima_batch.anima.config import subgraph_keys
 from anima_batch.backends.rknn_file import read_rknn
-from anima_batch.convert.rknn_set import (
+from anima_batch.convert.rknn.conversion import (
     BUILD_BYTES,
     SPARE_BYTES,
     RknnOptions,
@@ -111,8 +111,8 @@ def test_a_killed_conversion_goes_on_with_the_graphs_it_has(golden_set, tmp_path
     make_builder(tmp_path / "bin", limit=4)
     code = f"""
 from pathlib import Path
-from anima_batch.convert.rknn_set import RknnOptions, convert_to_rknn
-from anima_batch.convert.toolkit import Toolkit
+from anima_batch.convert.rknn.conversion import RknnOptions, convert_to_rknn
+from anima_batch.convert.rknn.toolkit import Toolkit
 from anima_batch.model_set import load_model_set
 source = load_model_set(Path({str(golden_set.folder)!r}))
 toolkit = Toolkit("2.3.2", Path({str(tmp_path)!r}) / "bin/python")

@@ -18,9 +18,9 @@ import onnx
 
 from anima_batch.backends.base import Array, Stopwatch, TensorSpec, check_feeds
 from anima_batch.backends.rknn_file import PLATFORM
-from anima_batch.convert.rknn_core import check_quantised
-from anima_batch.convert.rknn_graph import prepare, read_graph
-from anima_batch.convert.toolkit import PRINTED, Toolkit
+from anima_batch.convert.rknn.core import check_quantised
+from anima_batch.convert.rknn.graph import prepare, read_graph
+from anima_batch.convert.rknn.toolkit import PRINTED, Toolkit
 from anima_batch.errors import ToolkitError
 from anima_batch.files import make_folder, storage_errors
 

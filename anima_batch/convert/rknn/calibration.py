@@ -16,8 +16,8 @@ from anima_batch.anima.ops import Array
 from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.anima.transformer import Transformer
 from anima_batch.backends.onnx import OnnxBackend
-from anima_batch.convert.lanes import Call, Sample, make_lane
-from anima_batch.convert.trajectory import run_steps
+from anima_batch.convert.rknn.lanes import Call, Sample, make_lane
+from anima_batch.convert.rknn.trajectory import run_steps
 from anima_batch.errors import UsageError
 from anima_batch.files import file_digests, make_folder, sha256_bytes, storage_errors
 from anima_batch.job import ImageRequest, RunSpec

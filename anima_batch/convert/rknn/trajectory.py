@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from anima_batch.anima.ops import Array
 from anima_batch.anima.transformer import Transformer
-from anima_batch.convert.deviation import Deviation, measure_deviation
+from anima_batch.convert.rknn.deviation import Deviation, measure_deviation
 from anima_batch.job import ImageRequest
 from anima_batch.measures import measure_psnr, measure_ssim
 from anima_batch.sampling import initial_state, sample

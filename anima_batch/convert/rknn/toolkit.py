@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anima_batch.convert
-from anima_batch.convert.crash_patterns import name_pattern
+import anima_batch.convert.rknn
+from anima_batch.convert.rknn.crash_patterns import name_pattern
 from anima_batch.errors import ToolkitError, UsageError
 from anima_batch.files import lock_folder, make_folder, storage_errors, sync_folder, write_atomic
 
@@ -40,7 +40,7 @@ TOOLKITS: Mapping[str, tuple[str, ...]] = {
 }
 NEWEST_PYTHON = (3, 12)  # the last with wheels of rknn-toolkit2
 
-_PROGRAM = "toolkit_program.py"
+_PROGRAM = "program.py"
 _TASK, _RESULT, PRINTED = "task.json", "result.json", "printed.txt"  # of a process, in its working directory
 _STAMP = "requirements.txt"  # in a finished environment: what it was made of
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -55,7 +55,7 @@ class Toolkit:
     python: Path
 
     def run(self, task: Mapping[str, Any], scratch: Path) -> dict[str, Any]:
-        """The result of one task (see toolkit_program) in a process of its own, with its `seconds`.
+        """The result of one task (see `program`) in a process of its own, with its `seconds`.
 
         `scratch` becomes its working directory and holds its files. Raises ToolkitError when it fails or dies, with
         the task's `name`, this version and, where it is known, the pattern in the graph that it dies of.
@@ -78,7 +78,7 @@ class Toolkit:
         with storage_errors(scratch):
             result_file.unlink(missing_ok=True)
             task_file.write_text(json.dumps(dict(task)), encoding="utf-8")
-        program = Path(anima_batch.convert.__file__).with_name(_PROGRAM)
+        program = Path(anima_batch.convert.rknn.__file__).with_name(_PROGRAM)
         return [str(self.python), "-I", str(program), str(task_file), str(result_file), str(os.getpid())]
 
     def fault(self, task: Mapping[str, Any], code: int, result: Mapping[str, Any], printed: Path) -> str:
@@ -180,9 +180,9 @@ def _make_environment(version: str, home: Path, stamp: str) -> None:
             if old.exists():
                 shutil.rmtree(old)
     python = str(partial / "bin" / "python")
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-compile"]
+    pip = [python, "-I", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--no-compile"]
     steps = {
-        "python -m venv": [sys.executable, "-m", "venv", str(partial)],
+        "python -m venv": [sys.executable, "-I", "-m", "venv", str(partial)],
         "pip install torch": [*pip, _TORCH],  # before the rest, so that an index with a build for the CPU serves it
         "pip install what it needs": [*pip, *_REQUIREMENTS],
         "pip install the toolkit": [*pip, "--no-deps", f"rknn-toolkit2=={version}"],

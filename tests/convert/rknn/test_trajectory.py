@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anima_batch.convert.trajectory import LEAST_PSNR_DB, LEAST_SSIM, Made, judge, make_picture
+from anima_batch.convert.rknn.trajectory import LEAST_PSNR_DB, LEAST_SSIM, Made, judge, make_picture
 
 ROWS, COLUMNS = np.mgrid[:64, :64]
 PICTURE = np.stack([2 * ROWS + COLUMNS, 3 * COLUMNS, ROWS * COLUMNS // 20], axis=-1).astype(np.uint8)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from convert.random_core import SIZES, feeds_of, random_core, run
+from convert.rknn.random_core import SIZES, feeds_of, random_core, run
 from onnx import TensorProto, numpy_helper
 
-from anima_batch.convert.rknn_graph import PRESCALE, prepare, read_graph
+from anima_batch.convert.rknn.graph import PRESCALE, prepare, read_graph
 from anima_batch.convert.transformer import BUILDERS
 from anima_batch.errors import ModelSetError
 

@@ -1,6 +1,6 @@
 """What runs inside a toolkit's environment: one task of Rockchip's compiler or simulator, from a JSON file to another.
 
-    python -I toolkit_program.py TASK.json RESULT.json PARENT
+    python -I program.py TASK.json RESULT.json PARENT
 
 A program by itself: it has only what that environment has, and knows nothing of the package around it. Each task runs
 in a process of its own, since the toolkit may crash, keeps its memory, and drops files in the working directory.

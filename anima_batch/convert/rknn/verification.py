@@ -12,13 +12,13 @@ from typing import Literal
 
 from anima_batch.anima.pipeline import Pipeline, open_pipeline
 from anima_batch.backends.onnx import OnnxBackend
-from anima_batch.convert.calibration import Course, Pictures, calibration_steps, capture_inputs, run_course
-from anima_batch.convert.diffusers_lane import DiffusersLane, import_diffusers
-from anima_batch.convert.lanes import Call, Comparison, Finding, make_lane, run_on
-from anima_batch.convert.rknn_set import choose_sizes, count_tokens
-from anima_batch.convert.simulator import SimulatorBackend
-from anima_batch.convert.toolkit import Toolkit, open_toolkit
-from anima_batch.convert.trajectory import Judgement, judge, make_picture, run_steps
+from anima_batch.convert.rknn.calibration import Course, Pictures, calibration_steps, capture_inputs, run_course
+from anima_batch.convert.rknn.conversion import choose_sizes, count_tokens
+from anima_batch.convert.rknn.diffusers_lane import DiffusersLane, import_diffusers
+from anima_batch.convert.rknn.lanes import Call, Comparison, Finding, make_lane, run_on
+from anima_batch.convert.rknn.simulator import SimulatorBackend
+from anima_batch.convert.rknn.toolkit import Toolkit, open_toolkit
+from anima_batch.convert.rknn.trajectory import Judgement, judge, make_picture, run_steps
 from anima_batch.errors import UsageError
 from anima_batch.files import file_digests
 from anima_batch.job import RunSpec

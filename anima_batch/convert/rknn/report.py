@@ -11,10 +11,10 @@ import numpy.typing as npt
 import onnx
 
 from anima_batch.backends.onnx import OnnxBackend
-from anima_batch.convert.report_cases import FULL_SIZE, TINY, Case, Floats, Scale, list_cases, make_inputs
-from anima_batch.convert.rknn_core import TARGET
-from anima_batch.convert.rknn_graph import prepare
-from anima_batch.convert.toolkit import Toolkit
+from anima_batch.convert.rknn.core import TARGET
+from anima_batch.convert.rknn.graph import prepare
+from anima_batch.convert.rknn.report_cases import FULL_SIZE, TINY, Case, Floats, Scale, list_cases, make_inputs
+from anima_batch.convert.rknn.toolkit import Toolkit
 from anima_batch.errors import ToolkitError
 from anima_batch.files import storage_errors
 

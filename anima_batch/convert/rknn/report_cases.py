@@ -12,9 +12,9 @@ import numpy.typing as npt
 from anima_batch.anima import ops
 from anima_batch.anima.config import BRANCHES
 from anima_batch.convert import layouts
-from anima_batch.convert.adaln import build_block, build_reproducer
 from anima_batch.convert.layouts import TransformerDims
 from anima_batch.convert.random_weights import make_tensor
+from anima_batch.convert.rknn.adaln import build_block, build_reproducer
 from anima_batch.convert.transformer import BUILDERS
 
 Floats = npt.NDArray[np.float32]

@@ -7,8 +7,8 @@ import pytest
 
 from anima_batch.anima.pipeline import open_pipeline
 from anima_batch.backends.onnx import OnnxBackend
-from anima_batch.convert.calibration import Pictures, calibrate, calibration_steps, digest_files, run_course
-from anima_batch.convert.lanes import make_lane
+from anima_batch.convert.rknn.calibration import Pictures, calibrate, calibration_steps, digest_files, run_course
+from anima_batch.convert.rknn.lanes import make_lane
 from anima_batch.errors import UsageError
 from anima_batch.job import RunSpec
 

@@ -11,13 +11,13 @@ import onnx
 import onnxruntime
 import pytest
 from command import Workspace, wait_for
-from convert.random_core import SIZES, feeds_of, random_core
+from convert.rknn.random_core import SIZES, feeds_of, random_core
 
 from anima_batch.anima.config import subgraph_keys
 from anima_batch.backends.rknn_file import read_rknn
-from anima_batch.convert import rknn_graph
-from anima_batch.convert.adaln import build_reproducer
-from anima_batch.convert.toolkit_report import cosine
+from anima_batch.convert.rknn.adaln import build_reproducer
+from anima_batch.convert.rknn.graph import prepare
+from anima_batch.convert.rknn.report import cosine
 from anima_batch.errors import ToolkitError
 from anima_batch.model_set import load_model_set, verify_model_set
 
@@ -50,7 +50,7 @@ def simulate(toolkit, folder, model, *runs):
 
 def test_2_3_2_dies_of_adaln_and_says_so_in_one_line(toolkit, tmp_path):
     (tmp_path / "graph.onnx").write_bytes(build_reproducer(np.ones((64, 64), np.float32), "scale", bias=True))
-    model = rknn_graph.prepare(onnx.load(tmp_path / "graph.onnx"), {"tokens": 16}, VERSION).model
+    model = prepare(onnx.load(tmp_path / "graph.onnx"), {"tokens": 16}, VERSION).model
     with pytest.raises(ToolkitError) as caught:
         simulate(toolkit, tmp_path / "work", model, {"x": np.ones((1, 16, 64)), "scale": np.ones((1, 1, 64))})
     assert str(caught.value) == (
@@ -68,8 +68,8 @@ def scaled(feeds, factor):
 def test_scaled_q_and_k_stay_finite_where_plain_ones_overflow_and_padding_is_no_division_by_zero(toolkit, tmp_path):
     """Tolerance: float16 products of 32 terms; the context has zero rows, as where a prompt is short."""
     model = random_core("cross_attn", np.float32)
-    prepared = rknn_graph.prepare(model, SIZES, VERSION)
-    plain = rknn_graph.prepare(model, SIZES, "2.5.0")
+    prepared = prepare(model, SIZES, VERSION)
+    plain = prepare(model, SIZES, "2.5.0")
     feeds = feeds_of(model)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     (q,) = (node.output[0] for node in model.graph.node if node.input[1:] == ["q_proj.weight"])
@@ -90,7 +90,7 @@ def _value_of(model, name, feeds):
 
 def test_the_peak_is_that_of_the_process_and_not_of_whoever_started_it(toolkit, tmp_path):
     held = np.ones(150_000_000)  # 1.2 GB
-    onnx.save(rknn_graph.prepare(random_core("mlp", np.float32), SIZES, VERSION).model, tmp_path / "graph.onnx")
+    onnx.save(prepare(random_core("mlp", np.float32), SIZES, VERSION).model, tmp_path / "graph.onnx")
     task = {"task": "build", "name": "mlp", "onnx": str(tmp_path / "graph.onnx"), "rknn": str(tmp_path / "mlp.rknn")}
     result = toolkit.run({**task, "options": {"target_platform": "rk3588"}}, tmp_path / "scratch")
     assert 1e8 < result["build_peak_rss_bytes"] <= result["peak_rss_bytes"] < 1e9 < held.nbytes

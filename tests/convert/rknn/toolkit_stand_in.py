@@ -8,9 +8,9 @@ from pathlib import Path
 
 import onnx
 
-from anima_batch.convert.toolkit import Toolkit
+from anima_batch.convert.rknn.toolkit import Toolkit
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 
 _BUILD = """
 import importlib.util, json, os, sys, time
@@ -34,7 +34,7 @@ sides = [
 sides[0]["z"] = {shape} or sides[0]["z"]
 custom = task["options"]["custom_string"]
 Path(task["rknn"]).write_bytes(make_graph_file(*sides, {custom}, toolkit={toolkit!r}))
-Path(sys.argv[4]).write_text(json.dumps({{"build_seconds": 0.1}}))
+Path(sys.argv[4]).write_text(json.dumps({{"build_seconds": 0.1, "peak_rss_bytes": 1}}))
 """
 
 
