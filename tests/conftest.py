@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import compared_job
 import pytest
 from command import Workspace
 from small_disk import SmallDisk, mounted_disk
@@ -48,3 +49,12 @@ def _refuse(reason: str) -> None:
 def workspace(tmp_path: Path) -> Workspace:
     """An empty workspace."""
     return Workspace(tmp_path / "workspace")
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """A workspace with the finished job of compared_job and its controls; it must stay as it is."""
+    made = Workspace(tmp_path_factory.mktemp("compared"))
+    job = made.write_job(compared_job.JOB, "compared")
+    made.run("run", job, "--with-controls", "--keep-latents")
+    return made

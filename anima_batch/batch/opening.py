@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from anima_batch.batch.controls import plan_controls
 from anima_batch.batch.pin import read_pin
 from anima_batch.errors import JobError, ModelSetNotFoundError
 from anima_batch.job import ImageRequest, JobImage, JobSpec, draw_seed, exclude_for, expand_job, image_ids, load_job
@@ -50,15 +51,20 @@ class Batch:
         """Each image with its request id."""
         return zip(self.images, self.request_ids, strict=True)
 
+    def latents(self, request_id: str) -> Path:
+        """The folder of an image's latents, where the job keeps them."""
+        return self.outputs / ".latents" / request_id[:12]
+
     def checkpoint(self, request_id: str) -> Path:
         """The folder of an image's checkpoints."""
         return self.outputs / ".checkpoints" / request_id[:12]
 
 
-def open_batch(job: Path, workspace: Path, *, draw: bool) -> Batch:
+def open_batch(job: Path, workspace: Path, *, draw: bool, with_controls: bool = False) -> Batch:
     """The batch of a job file; raises JobError with every problem of the file.
 
-    With `draw`, random seeds that no earlier run pinned are drawn; without, their images have no seed yet.
+    With `draw`, random seeds that no earlier run pinned are drawn; without, their images have no seed yet. The controls
+    (see plan_controls) come after all that the file asks for.
     """
     if not job.is_file() and (workspace / job).is_file():
         job = workspace / job
@@ -70,8 +76,21 @@ def open_batch(job: Path, workspace: Path, *, draw: bool) -> Batch:
         problems, warnings = _check_requests(expansion.images, spec.path)
         if problems:
             raise JobError(problems)
-        ids = tuple(request_id or "" for request_id in image_ids(expansion.images, model_set.digest))
-    return Batch(workspace, spec, model_set, expansion.images, ids, expansion.drawn, (*expansion.warnings, *warnings))
+        images = expansion.images
+        if with_controls:
+            controls, missing = plan_controls(images)
+            warnings += [f"{spec.path}: {line}" for line in missing]
+            images = _add_controls(images, controls, spec)
+        ids = tuple(request_id or "" for request_id in image_ids(images, model_set.digest))
+    return Batch(workspace, spec, model_set, images, ids, expansion.drawn, (*expansion.warnings, *warnings))
+
+
+def _add_controls(images: Sequence[JobImage], controls: Sequence[JobImage], spec: JobSpec) -> tuple[JobImage, ...]:
+    count = len(images) + len(controls)
+    if count > spec.max_images:
+        with_them = f"must be at least the {count} images asked for, {len(controls)} controls among them"
+        raise JobError([f"{spec.path}: max_images: {with_them}, got {spec.max_images}: ask for fewer"])
+    return (*images, *controls)
 
 
 @contextlib.contextmanager

@@ -24,12 +24,17 @@ LEARN_FROM = 20  # manifests of other jobs that are read for their speed while t
 
 
 def plan_batch(
-    batch: Batch, found: Mapping[str, Found], *, retry_failed: bool = False, board: str | None = None
+    batch: Batch,
+    found: Mapping[str, Found],
+    *,
+    retry_failed: bool = False,
+    board: str | None = None,
+    keep_latents: bool | None = None,
 ) -> Plan:
     """The plan for what was found. Raises UsageError for a board that is not known.
 
     Its ETA comes from finished images of the job, else of others of the same set, else from a simulation; for a board
-    that is named, always from that.
+    that is named, always from that. `keep_latents` goes over the job's own.
     """
     known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
@@ -43,7 +48,8 @@ def plan_batch(
     progress = {request_id: entry.progress for request_id, entry in found.items()}
     largest = max((_checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
     rates, warnings = _learn_rates(batch, found, board)
-    sizes = Sizes(largest, _embeds_bytes(batch.model_set))
+    keeps_latents = batch.spec.run.keep_latents if keep_latents is None else keep_latents
+    sizes = Sizes(largest, _embeds_bytes(batch.model_set), keeps_latents=keeps_latents)
     embeds = EmbedsFolder(batch.conditioning, batch.model_set, read_environment({}, None))
     kept = embeds.find_kept(itertools.chain.from_iterable(image.request.prompts for image in batch.images))
     with without_collector():

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import typer
 
 from anima_batch import __version__
-from anima_batch.cli import convert, records
-from anima_batch.cli.arguments import Job, Json, ModelSetName, TwoWordGroup, Workspace
+from anima_batch.cli import convert, records, review
+from anima_batch.cli.arguments import Job, Json, ModelSetName, TwoWordGroup, WithControls, Workspace
 from anima_batch.cli.bench import bench
 from anima_batch.errors import ModelSetError, UsageError
 
@@ -37,13 +37,14 @@ def plan(
     board: Annotated[
         str | None, typer.Option(help="The ETA on that board, simulated: a built-in timing table, or a file.")
     ] = None,
+    with_controls: WithControls = False,
     json: Json = False,
 ) -> None:
     """Show what a run would do, how long it takes and how much disk it needs; writes nothing."""
     from anima_batch import batch
     from anima_batch.console import results
 
-    opened = batch.open_batch(job, workspace, draw=False)
+    opened = batch.open_batch(job, workspace, draw=False, with_controls=with_controls)
     found = batch.plan_batch(opened, batch.survey(opened), board=board)
     warnings = [*opened.warnings, *found.warnings]
     results.show_warnings(warnings)
@@ -63,6 +64,7 @@ def run(
         bool,
         typer.Option("--accept-environment", help="Restart an image begun under another runtime instead of exit 4."),
     ] = False,
+    with_controls: WithControls = False,
     events: Annotated[Path | None, typer.Option(help="Append every event to this file as a JSON line.")] = None,
     backend: Annotated[Literal["auto", "onnx", "rknn"] | None, typer.Option(help="Over the job's backend.")] = None,
     staging: Annotated[Staging | None, typer.Option(help="Over the job's run.staging.")] = None,
@@ -80,6 +82,9 @@ def run(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=0, help="Over the job's run.threads; 0: all.")] = None,
     recycle: Annotated[int | None, typer.Option(min=0, help="Over the job's run.recycle; 0: never.")] = None,
+    keep_latents: Annotated[
+        bool | None, typer.Option("--keep-latents/--no-keep-latents", help="Over the job's run.keep_latents.")
+    ] = None,
     deadline_seconds: Annotated[float | None, typer.Option(min=1, help="Over the job's run.deadline_seconds.")] = None,
     attest: Annotated[
         Path | None, typer.Option(help="Sign provenance beside each manifest with this ed25519 key (extra `attest`).")
@@ -105,6 +110,7 @@ def run(
         "core_mask": core_mask,
         "threads": threads,
         "recycle": recycle,
+        "keep_latents": keep_latents,
         "deadline_seconds": deadline_seconds,
     }
     options = runner.RunOptions(
@@ -114,6 +120,7 @@ def run(
         retry_failed=retry_failed,
         accept_environment=accept_environment,
         finish_png=signatures.load_finish(c2pa),
+        with_controls=with_controls,
     )
     signer = signatures.load_signer(attest)
     with runner.catch_stop_signals(progress.show_stopping) as stop:
@@ -123,12 +130,12 @@ def run(
 
 
 @app.command()
-def status(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
+def status(job: Job, workspace: Workspace = Path(), with_controls: WithControls = False, json: Json = False) -> None:
     """Show how many images are done, failed, begun (at which step) and waiting."""
     from anima_batch import batch
     from anima_batch.console import results
 
-    opened = batch.open_batch(job, workspace, draw=False)
+    opened = batch.open_batch(job, workspace, draw=False, with_controls=with_controls)
     found = batch.plan_batch(opened, batch.survey(opened))
     if json:
         results.show_json(results.plan_json(found))
@@ -219,6 +226,7 @@ def verify_model(name: ModelSetName, workspace: Workspace = Path(), json: Json =
 
 
 convert.add_commands(app)
+review.add_commands(app)
 
 
 @app.callback(invoke_without_command=True)

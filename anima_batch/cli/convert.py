@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from anima_batch.cli.arguments import Json, ModelSetName, Workspace
+from anima_batch.cli.arguments import Json, ModelSetName, Workspace, need_extra
 from anima_batch.errors import UsageError
 
 ToolkitVersion = Literal["2.3.2", "2.3.0", "2.5.0"]
@@ -59,7 +57,7 @@ def convert(
     # Long for its options alone: each is an argument with its help.
     from anima_batch.console import results
 
-    with _extra():
+    with need_extra("convert", "convert"):
         from anima_batch.convert import arguments, build
 
     options = build.ConvertOptions(
@@ -108,7 +106,7 @@ def convert_from(
     from anima_batch.console import results
     from anima_batch.model_set import find_model_set
 
-    with _extra():
+    with need_extra("convert", "convert"):
         from anima_batch.convert import arguments
         from anima_batch.convert.rknn import calibration, conversion
         from anima_batch.convert.rknn.toolkit import open_toolkit
@@ -147,7 +145,7 @@ def convert_block(
     if (out.suffix == ".rknn") != (toolkit is not None) or out.suffix not in (".onnx", ".rknn"):
         given = "no --toolkit" if toolkit is None else f"--toolkit {toolkit}"
         raise UsageError(f"convert block: OUT must be a .onnx file, or a .rknn file with --toolkit, got {out}, {given}")
-    with _extra():
+    with need_extra("convert block", "convert"):
         from anima_batch.convert import arguments
         from anima_batch.convert.rknn import fused
         from anima_batch.convert.rknn.toolkit import open_toolkit
@@ -179,7 +177,7 @@ def convert_report(
 
     from anima_batch.console import conversion, results
 
-    with _extra():
+    with need_extra("convert", "convert"):
         from anima_batch.convert.rknn import report
         from anima_batch.convert.rknn.toolkit import TOOLKITS, open_toolkit
     opened = [open_toolkit(version, toolkits, results.show_progress) for version in dict.fromkeys(toolkit or TOOLKITS)]
@@ -218,7 +216,7 @@ def verify(
     from anima_batch.console import results
     from anima_batch.model_set import find_model_set
 
-    with _extra():
+    with need_extra("convert", "convert"):
         from anima_batch.console import verification as shown
         from anima_batch.convert import arguments
         from anima_batch.convert.rknn import calibration, verification
@@ -234,12 +232,3 @@ def verify(
         shown.show_verification(done)
     if not done.good:
         raise typer.Exit(3)
-
-
-@contextlib.contextmanager
-def _extra() -> Iterator[None]:
-    """What the block imports belongs to the extra `convert`; raises UsageError without it."""
-    try:
-        yield
-    except ImportError as error:
-        raise UsageError(f"convert: {error.name} is missing: pip install 'anima-batch[convert]'") from error

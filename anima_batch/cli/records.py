@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from anima_batch.cli.arguments import Job, Json, Workspace
+from anima_batch.cli.arguments import Job, Json, WithControls, Workspace
 from anima_batch.errors import UsageError
 
 Dialect = Literal["anima-batch", "anima", "sd-scripts", "a1111", "infotext", "comfyui", "invokeai", "sdcpp"]
@@ -51,13 +51,13 @@ def audit(
         raise typer.Exit(3)
 
 
-def verify(job: Job, workspace: Workspace = Path(), json: Json = False) -> None:
+def verify(job: Job, workspace: Workspace = Path(), with_controls: WithControls = False, json: Json = False) -> None:
     """Check every finished image and every checkpoint of a job."""
     from anima_batch.audit import verify_job
     from anima_batch.batch import open_batch
     from anima_batch.console.audits import show_audits
 
-    if show_audits(verify_job(open_batch(job, workspace, draw=False)), json=json):
+    if show_audits(verify_job(open_batch(job, workspace, draw=False, with_controls=with_controls)), json=json):
         raise typer.Exit(3)
 
 

@@ -30,6 +30,8 @@ _TABLE = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())  # mod
 class RunSpec(BaseModel):
     """How the images are made, not what they are; `pinned` counts sessions, 0 `threads` are all.
 
+    `keep_latents`: those after each step stay on disk, for `compare`.
+
     `ahead_mib`: of files of graphs that staging "ahead" opens before they are needed; one may be larger. With less
     memory available than `min_available_mib`, or more growth of swap than `max_swap_growth_mib`, it is on demand.
     `recycle`: images that one worker process makes before a fresh one takes over, 0: any number. `deadline_seconds`:
@@ -46,6 +48,7 @@ class RunSpec(BaseModel):
     core_mask: Literal["0", "1", "2", "0+1"] = "0"
     threads: Annotated[int, Strict(), Field(ge=0, le=1024, description="0-1024")] = 0
     recycle: Annotated[int, Strict(), Field(ge=0, le=10000, description="0-10000")] = 8
+    keep_latents: Annotated[bool, Strict()] = False
     deadline_seconds: Annotated[
         float, Strict(), Field(ge=1, le=86400, allow_inf_nan=False, description="1-86400 seconds")
     ] = 30.0

@@ -67,10 +67,11 @@ class PlannedImage:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """On disk: all checkpoints of the largest image, and the embeddings of one prompt."""
+    """On disk: all checkpoints of the largest image, and one prompt's embeddings; latents of each step, where kept."""
 
     checkpoint_bytes: int = 0
     embeds_bytes: int = 0
+    keeps_latents: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,14 @@ class Plan:
         return self.disk_bytes_of(self.pending)
 
     def disk_bytes_of(self, pending: Sequence[PlannedImage]) -> int:
-        """What a part of them will need: pictures, manifests, prompts, and the checkpoints of one image at a time."""
+        """What a part of them will need: pictures, manifests, prompts, kept latents, and one image's checkpoints."""
         pixels = sum(planned.pixels for planned in pending)
         checkpoints = self.sizes.checkpoint_bytes if pending else 0
         embeds = self.sizes.embeds_bytes * sum(planned.new_prompts for planned in pending)
-        return int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + embeds + checkpoints
+        # 16 channels of 4 bytes for 8x8 pixels: a byte for each pixel and step.
+        kept = pending if self.sizes.keeps_latents else ()
+        latents = sum(planned.pixels * len(planned.step_passes) for planned in kept)
+        return int(pixels * 3 * PNG_SHARE) + len(pending) * MANIFEST_BYTES + embeds + checkpoints + latents
 
 
 @dataclass(frozen=True)

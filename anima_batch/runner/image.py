@@ -23,7 +23,7 @@ from anima_batch.runner.record import (
     write_image,
     write_log,
 )
-from anima_batch.runner.resume import find_begun, open_checkpoint, save_checkpoint
+from anima_batch.runner.resume import find_begun, keep_latents, open_checkpoint, save_checkpoint
 from anima_batch.runner.task import Begun, Course, Setting, StoppedError, Task, make_task
 from anima_batch.sampling import StepReport, check_request
 from anima_batch.store import ErrorRecord
@@ -96,6 +96,7 @@ def _denoise(setting: Setting, task: Task, conditioning: Conditioning, course: C
         setting.guard.check()
         if told := setting.worker.tell_fallback():
             yield Notice(told)
+        yield from keep_latents(task, course)
         yield from save_checkpoint(task, conditioning, course)
         left = setting.forecast(_measure(planned.pixels, course.begun.log), report.index)
         yield StepDone(planned.stem, report, request.steps, course.durable_step, *left)

@@ -58,6 +58,7 @@ class ImagePaths:
     png: Path
     manifest: Path
     checkpoint: Path
+    latents: Path | None = None  # of each step, where they are kept
 
     @property
     def log(self) -> Path:

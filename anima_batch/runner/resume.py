@@ -15,7 +15,7 @@ from anima_batch.runner.events import Notice
 from anima_batch.runner.image_log import ImageLog
 from anima_batch.runner.task import Begun, Course, Task
 from anima_batch.sampling import SamplerState, find_state_fault, pack_state, unpack_state
-from anima_batch.store import Checkpoint, CorruptError
+from anima_batch.store import Checkpoint, CorruptError, write_latents
 
 
 def open_checkpoint(
@@ -84,6 +84,24 @@ def open_state(checkpoint: Checkpoint, request: ImageRequest, fresh: SamplerStat
     if state.step != checkpoint.step or [report.index for report in log.reports] != list(range(1, state.step + 1)):
         raise CorruptError(f"the checkpoint's log is not of {checkpoint.step} steps")
     return state, log
+
+
+def keep_latents(task: Task, course: Course) -> Iterator[Notice]:
+    """Make the newest step's latents durable where the job keeps them; before its checkpoint, so that none are missed.
+
+    A full disk is told once, and the image goes on without. Raises StorageError for all else.
+    """
+    if task.paths.latents is None:
+        return
+    state = course.begun.state
+    try:
+        write_latents(task.paths.latents, state.step, state.latents)
+    except StorageError as error:
+        if not is_disk_full(error):
+            raise
+        if not course.is_unkept_told:
+            course.is_unkept_told = True
+            yield Notice(f"{task.planned.stem}: latents of step {state.step} are not kept: {error}")
 
 
 def save_checkpoint(task: Task, conditioning: Conditioning, course: Course) -> Iterator[Notice]:

@@ -81,6 +81,7 @@ class Course:
     starts: int = 0
     sampling: bool = False
     is_full_told: bool = False
+    is_unkept_told: bool = False
 
     @property
     def step(self) -> int | None:

@@ -48,6 +48,7 @@ class RunOptions:
     retry_failed: bool = False
     accept_environment: bool = False
     finish_png: Callable[[bytes], bytes] | None = None
+    with_controls: bool = False
 
 
 def run_job(job: Path, workspace: Path, options: RunOptions, stop: StopRequest) -> Iterator[Event]:
@@ -55,10 +56,10 @@ def run_job(job: Path, workspace: Path, options: RunOptions, stop: StopRequest) 
 
     Raises JobError, ModelSetError, BackendError, EnvironmentChangedError, StorageError or FolderLockedError.
     """
-    outputs = open_batch(job, workspace, draw=False).outputs
+    outputs = open_batch(job, workspace, draw=False, with_controls=options.with_controls).outputs
     make_folder(outputs)
     with lock_folder(outputs):
-        batch = open_batch(job, workspace, draw=True)
+        batch = open_batch(job, workspace, draw=True, with_controls=options.with_controls)
         yield from _walk(batch, options, stop)
 
 
@@ -68,7 +69,8 @@ def _walk(batch: Batch, options: RunOptions, stop: StopRequest) -> Iterator[Even
     yield from _pin(batch)
     _sync_folders(batch)
     found = survey(batch)
-    plan = plan_batch(batch, found, retry_failed=options.retry_failed)
+    keep_latents = options.run_flags.get("keep_latents", batch.spec.run.keep_latents)
+    plan = plan_batch(batch, found, retry_failed=options.retry_failed, keep_latents=keep_latents)
     yield BatchStarted(plan)
     for planned in plan.images:
         if planned.status == "done":  # a crash between its manifest and this leaves one
@@ -150,7 +152,7 @@ def _run_pending(
             yield from _set_damaged_aside(planned, found.get(planned.request_id))
             steps = planned.image.request.steps
             yield ImageStarted(planned.stem, number, len(pending), steps, planned.from_step)
-            paths = _image_paths(batch, planned)
+            paths = _image_paths(batch, planned, keep_latents=run.keep_latents)
             for event in make_image(setting, planned, paths):
                 if isinstance(event, ImageDone):
                     tally.done += 1
@@ -195,11 +197,12 @@ def _make_provenance(batch: Batch, opened: Opened, run: RunSpec, options: RunOpt
     return Provenance(batch.workspace, job, batch.model_set, environment, options.finish_png)
 
 
-def _image_paths(batch: Batch, planned: PlannedImage) -> ImagePaths:
+def _image_paths(batch: Batch, planned: PlannedImage, *, keep_latents: bool) -> ImagePaths:
     return ImagePaths(
         png=batch.outputs / f"{planned.stem}.png",
         manifest=batch.manifests / f"{planned.stem}.json",
         checkpoint=batch.checkpoint(planned.request_id),
+        latents=batch.latents(planned.request_id) if keep_latents else None,
     )
 
 

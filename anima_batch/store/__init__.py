@@ -7,6 +7,7 @@ from anima_batch.store.checkpoint import (
     LoadedCheckpoint,
 )
 from anima_batch.store.integrity import CorruptError, NewerFormatError, read_regular
+from anima_batch.store.latents import read_latents, write_latents
 from anima_batch.store.manifest import (
     describe_latents,
     parse_manifest,
@@ -44,9 +45,10 @@ from anima_batch.store.records import (
     StepRecord,
     TimingsRecord,
 )
-from anima_batch.store.tensors import Packed, pack_tensors, read_tensors, unpack_tensors
+from anima_batch.store.tensors import Array, Packed, pack_tensors, read_tensors, unpack_tensors
 
 __all__ = [
+    "Array",
     "Attempts",
     "Checkpoint",
     "CheckpointFolder",
@@ -83,6 +85,7 @@ __all__ = [
     "parse_manifest",
     "pixel_sha256",
     "read_attempts",
+    "read_latents",
     "read_manifest",
     "read_png",
     "read_png_texts",
@@ -91,5 +94,6 @@ __all__ = [
     "record_policy",
     "to_bytes",
     "unpack_tensors",
+    "write_latents",
     "write_manifest",
 ]
