@@ -11,18 +11,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
-
-from crash.report import tell
 
 MEMORY_MEGABYTES = 640
 DISK_BYTES = 64 << 20
 WRITES_A_SECOND = 15  # of a slow card: saving takes a good part of the time, so that a cut often falls into it
 BOOT_SECONDS, ANSWER_SECONDS = 600, 900
-TRIALS = 3  # to restore a machine: where QEMU ends before the machine runs, its disk is as it was
 _POLL_SECONDS = 0.005
 
 
@@ -60,43 +57,23 @@ class Machine:
 
     def __enter__(self) -> Machine:
         self._folder.mkdir(parents=True)
-        trials = 1 if self._kept is None else TRIALS
-        while True:
-            try:
-                self._start()
-                break
-            except (OSError, RuntimeError) as error:
-                trials -= 1
-                tell(f"QEMU ended (exit code {self._process.returncode}) before its machine ran: {error}")
-                if not trials:
-                    raise
-        if self._kept is not None:
-            with self._killed_on_error():
-                self._order("cont")
-        return self
-
-    def _start(self) -> None:
-        (self._folder / "events").write_bytes(b"")
-        (self._folder / "qmp").unlink(missing_ok=True)
+        (self._folder / "events").touch()
         self._monitor = socket.socket(socket.AF_UNIX)
         with (self._folder / "stderr").open("wb") as errors:
             self._process = subprocess.Popen(
                 self._arguments(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
-        with self._killed_on_error():
+        try:
             self._connect()
             if self._kept is None:
                 self._read_answer(BOOT_SECONDS)
             else:
                 self._wait(lambda: self._order("query-status")["status"] == "paused", "to be restored")
-
-    @contextlib.contextmanager
-    def _killed_on_error(self) -> Iterator[None]:
-        try:
-            yield
+                self._order("cont")
         except BaseException:
             self.kill()
             raise
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()

@@ -1,10 +1,10 @@
-"""A machine's disk, copied while it is stopped, and a machine that QEMU cannot restore."""
+"""A machine's disk, copied while it is stopped, and a machine that QEMU cannot start."""
 
 import random
 
 import pytest
 
-from crash.machine import TRIALS, Guest, Kept, Machine, copy_sparsely
+from crash.machine import Guest, Kept, Machine, copy_sparsely
 
 PAGE = 4096
 
@@ -24,12 +24,10 @@ def test_a_copied_disk_has_every_page_where_it_was(tmp_path, seed):
     assert copy.stat().st_blocks <= disk.stat().st_blocks
 
 
-def test_a_machine_that_cannot_be_restored_is_tried_again_and_the_error_says_why(tmp_path, capsys):
+def test_a_machine_that_ends_before_it_runs_says_why(tmp_path):
     disk, nothing = tmp_path / "disk", tmp_path / "nothing"
     disk.write_bytes(bytes(1 << 20))
     nothing.touch()
     machine = Machine(Guest(nothing, nothing, disk), tmp_path / "machine", disk, Kept(nothing, disk, ""))
     with pytest.raises(RuntimeError, match="could not load kernel"), machine:
         pass
-    lines = capsys.readouterr().err.splitlines()
-    assert len([line for line in lines if line.startswith("QEMU ended (exit code 1)")]) == TRIALS
