@@ -63,6 +63,14 @@ crash-quick *arguments:
 fuzz *arguments:
     PYTHONPATH=tests {{python}} -m fuzz.campaign {{arguments}}
 
+# docs/manifest.schema.json, after a change of the manifest's model
+schema:
+    {{python}} docs/write_schema.py
+
+# What an audit of many pictures costs
+audit-scale *arguments:
+    {{python}} -m studies.audit_scale {{arguments}}
+
 # How far the ETA after two images is from the time that the rest of a mixed job takes: two minutes
 eta:
     {{python}} -m studies.eta
