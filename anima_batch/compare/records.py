@@ -95,15 +95,15 @@ class Records:
 def find_job(path: Path, workspace: Path) -> JobFolder:
     """The job of a job file, or of its folder in outputs/ or manifests/. Raises JobError, UsageError."""
     inside = workspace / path
-    if path.suffix == ".toml" or path.is_file():
-        return JobFolder(
-            workspace, load_job(inside if inside.is_file() and not path.is_file() else path, workspace).name
-        )
+    single = path.suffix.lower() in (".png", ".json")
+    if not single and (path.suffix == ".toml" or path.is_file()):
+        job = inside if inside.is_file() and not path.is_file() else path
+        return JobFolder(workspace, load_job(job, workspace).name)
     for folder in (path, inside):
         parent = Path(os.path.abspath(folder)).parent
         if folder.is_dir() and parent.name in ("outputs", "manifests"):
             return JobFolder(_shorten(parent.parent), folder.resolve().name)
-    found = "a folder that is neither" if path.is_dir() else "nothing of that name"
+    found = "one image" if single else "a folder that is neither" if path.is_dir() else "nothing of that name"
     raise UsageError(f"{path}: must be a job file (TOML), or a job's folder in outputs/ or manifests/, got {found}")
 
 

@@ -178,6 +178,7 @@ def test_a_resaved_picture_is_compared_all_the_same(copy):
         (["jobs/none.toml"], "jobs/none.toml: must be a job file that can be read"),
         (["outputs"], "outputs: must be a job file (TOML), or a job's folder"),
         (["nothing"], "nothing: must be a job file (TOML), or a job's folder in outputs/ or manifests/, got nothing"),
+        (["outputs/compared/house.png"], "a job's folder in outputs/ or manifests/, got one image"),
         (["outputs/compared"] * 3, "must be given one job, or two runs or images, got 3"),
         (["jobs/new.toml"], "manifests/new: no image of this job is finished or failed yet: run it first"),
     ],

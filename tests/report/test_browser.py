@@ -66,9 +66,12 @@ def test_a_click_opens_the_picture_and_its_manifest(visit, report, compared):
 
 def test_a_forecast_is_seen_beside_its_twin(visit, report, compared):
     page = visit(report)
-    page.locator("#grid .tile[data-stem*=quick]").first.click()
+    tile = page.locator("#grid .tile[data-stem*=quick]").first
+    stem = tile.get_attribute("data-stem")
+    tile.click()
     dialog = page.get_by_role("dialog")
-    assert dialog.get_by_text("after step").is_visible()
+    (found,) = [image for image in compared.json("compare", "outputs/compared")["images"] if image["image"] == stem]
+    assert dialog.get_by_text(f"at step {found['twin']['first_different_step']}", exact=True).is_visible()
     own = dialog.locator(".stage img").get_attribute("src")
     page.keyboard.press("r")
     twin = dialog.locator(".stage img").get_attribute("src")

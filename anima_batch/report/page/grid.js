@@ -111,9 +111,12 @@ function tileWidth() {
   const columns = Math.max(1, valuesOf(view.columns).length);
   if (!view.rows && !view.columns) return phone ? 104 : 144;
   // What style.css gives to the row's head, the scroll bar, a cell's padding and its gaps.
-  const cell = (window.innerWidth - (phone ? 0 : 224)) / columns - (phone ? 14 : 21);
-  const side = phone ? 1 : Math.min(4, Math.max(1, ...counts.values()));
-  return Math.floor(Math.min(224, Math.max(phone ? 76 : 72, (cell - 8 * (side - 1)) / side)));
+  const cell = (window.innerWidth - (phone ? 0 : 224)) / columns - (phone ? 20 : 21);
+  // As many side by side as the fullest cell has, or fewer where they would be too small to be seen.
+  let side = phone ? 1 : Math.min(4, Math.max(1, ...counts.values()));
+  const width = () => Math.floor((cell - 8 * (side - 1)) / side);
+  while (side > 1 && width() < 66) side -= 1;
+  return Math.min(224, Math.max(66, width()));
 }
 
 function showGrid() {

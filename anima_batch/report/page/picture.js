@@ -53,7 +53,7 @@ function tellBeside(name, beside) {
   if (!beside) return [];
   const saved = `${beside.passes_saved} passes (${share(beside.passes_saved_share)}), ${fixed(beside.seconds_saved, 2)} s (${share(beside.seconds_saved_share)})`;
   const near = beside.same ? "the same pixels" : `${fixed(beside.psnr_db, 2)} dB, SSIM ${fixed(beside.ssim, 4)}, contrast ${fixed(beside.contrast, 3)}`;
-  const parted = beside.first_different_step ? `after step ${beside.first_different_step}` : "";
+  const parted = beside.first_different_step ? `at step ${beside.first_different_step}` : "";
   const cosines = beside.latent_cosines.filter(([, cosine]) => cosine < 1);
   const cosine = cosines.length ? `${cosines.map(([step, value]) => `${step}: ${value.toFixed(5)}`).join(", ")}` : "";
   return [
