@@ -67,6 +67,10 @@ fuzz *arguments:
 schema:
     {{python}} docs/write_schema.py
 
+# docs/report.png, from a finished 3 x 4 x 3 job
+report-picture report:
+    {{python}} -m studies.draw_report {{report}}
+
 # What an audit of many pictures costs
 audit-scale *arguments:
     {{python}} -m studies.audit_scale {{arguments}}
