@@ -22,7 +22,7 @@ WithControls = Annotated[
     typer.Option("--with-controls", help="And plain sampling of equal passes for each image under a policy."),
 ]
 MIN_PSNR_DB = 31.444  # what the published tiled decoder has from the whole one: differences that nobody minded
-MinPsnr = Annotated[float, typer.Option(min=0, help="Flag pictures with less PSNR (dB) to their twin.")]
+MinPsnr = Annotated[float, typer.Option(min=0, max=1000, help="Flag pictures with less PSNR (dB) to their twin.")]
 
 
 @contextlib.contextmanager

@@ -107,13 +107,14 @@ def import_job(
     json: Json = False,
 ) -> None:
     """Make a job file of another program's prompts, or of pictures; what a job has no word for becomes a comment."""
+    import os
     from dataclasses import asdict
 
     from anima_batch import importers
     from anima_batch.console import results
     from anima_batch.files import make_folder, write_atomic
 
-    if out is not None and out.exists():
+    if out is not None and os.path.lexists(out):
         raise UsageError(f"--out: must be a file that does not exist yet, got {out}: it is never overwritten")
     imported = importers.import_files(files, dialect, workspace, model_set)
     results.show_warnings(imported.ignored)

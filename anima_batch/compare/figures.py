@@ -45,7 +45,7 @@ def _against_figures(entry: Comparison, against: Against) -> dict[str, Any]:
         "same": likeness.psnr_db == math.inf,
         "ssim": likeness.ssim,
         "contrast": likeness.contrast,
-        "latent_std": against.latent_std,
+        "latent_std": _finite(against.latent_std),
         "latent_cosine": find_end_cosine(entry, against),
         "latent_cosines": [[found.step, found.cosine] for found in against.cosines],
         "first_different_step": against.first_difference,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anima_batch.compare.records import Record
-from anima_batch.store import Array, read_latents
+from anima_batch.store import Array, CorruptError, read_latents
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ def first_difference(record: Record, reference: Record) -> int | None:
 def measure_cosines(record: Record, reference: Record) -> tuple[StepCosine, ...]:
     """For each step of which both images kept the latents; only for the last one where they took other steps.
 
-    Equal digests are equal latents, whether they were kept or not. Raises CorruptError or StorageError.
+    Equal digests are equal latents, whether they were kept or not; a damaged file counts as not kept.
+    Raises StorageError.
     """
     ours, others = record.manifest.steps, reference.manifest.steps
     pairs = (
@@ -58,7 +59,10 @@ def _same_steps(record: Record, reference: Record) -> bool:
 
 def _read(record: Record, step: int, xxh3: str) -> Array | None:
     folder = record.workspace / "outputs" / record.manifest.job.name / ".latents" / record.manifest.request_id[:12]
-    return read_latents(folder, step, xxh3)
+    try:
+        return read_latents(folder, step, xxh3)
+    except CorruptError:  # no more of use than one of another digest; the pictures can be compared all the same
+        return None
 
 
 def _cosine_of(one: Array | None, other: Array | None) -> float | None:

@@ -7,10 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anima_batch.batch import PNG_BYTES, check_image, read_pin
-from anima_batch.errors import UsageError
+from anima_batch.errors import StorageError, UsageError
 from anima_batch.files import storage_errors
 from anima_batch.job import load_job
-from anima_batch.store import CorruptError, Manifest, Pixels, decode_pixels, read_manifest, read_png, read_regular
+from anima_batch.store import (
+    CorruptError,
+    Manifest,
+    NewerFormatError,
+    Pixels,
+    decode_pixels,
+    pixel_sha256,
+    read_manifest,
+    read_png,
+    read_regular,
+)
 
 
 @dataclass(frozen=True)
@@ -100,9 +110,9 @@ def find_job(path: Path, workspace: Path) -> JobFolder:
         job = inside if inside.is_file() and not path.is_file() else path
         return JobFolder(workspace, load_job(job, workspace).name)
     for folder in (path, inside):
-        parent = Path(os.path.abspath(folder)).parent
-        if folder.is_dir() and parent.name in ("outputs", "manifests"):
-            return JobFolder(_shorten(parent.parent), folder.resolve().name)
+        place = Path(os.path.abspath(folder))  # not resolved: a link to another disk has the job's name
+        if folder.is_dir() and place.parent.name in ("outputs", "manifests"):
+            return JobFolder(_shorten(place.parent.parent), place.name)
     found = "one image" if single else "a folder that is neither" if path.is_dir() else "nothing of that name"
     raise UsageError(f"{path}: must be a job file (TOML), or a job's folder in outputs/ or manifests/, got {found}")
 
@@ -118,7 +128,7 @@ def read_records(folder: JobFolder) -> Records:
     for path in sorted(folder.manifests.glob("*.json")):
         try:
             records.append(read_record(path, folder.workspace))
-        except CorruptError as error:
+        except (CorruptError, NewerFormatError, StorageError) as error:  # the others can be told of all the same
             problems.append(str(error))
     if not records and not problems:
         raise UsageError(f"{folder.manifests}: no image of this job is finished or failed yet: run it first")
@@ -141,7 +151,10 @@ def read_record(path: Path, workspace: Path) -> Record:
 
 
 def find_record(path: Path, workspace: Path) -> Record:
-    """The record of one manifest, or of a PNG of ours by the manifest that it names or that has its name."""
+    """The record of one manifest, or of a PNG of ours by the manifest that it names or that has its name.
+
+    Raises UsageError for a PNG without one and for one with other pixels, CorruptError or StorageError.
+    """
     if path.suffix.lower() == ".json":
         return read_record(path, _workspace_of(path, workspace))
     with storage_errors(path):
@@ -151,10 +164,20 @@ def find_record(path: Path, workspace: Path) -> Record:
         named = read_png(data, str(path)).record.manifest
     except CorruptError:  # its metadata was stripped: outputs/<job>/<stem>.png has manifests/<job>/<stem>.json
         named = f"manifests/{place.parent.name}/{place.stem}.json"
-    for root in (workspace, *place.parents[2:3]):
+    for root in (*map(_shorten, place.parents[2:3]), workspace):  # two workspaces may have a job of one name
         if (root / named).is_file():
-            return read_record(root / named, root)
+            record = read_record(root / named, root)
+            if not _has_pixels(data, record.manifest):
+                raise UsageError(f"{path}: its pixels are not those that {record.path} records: see `audit {path}`")
+            return record
     raise UsageError(f"{path}: its manifest {named} is not in {workspace}: give the workspace by --workspace")
+
+
+def _has_pixels(data: bytes, manifest: Manifest) -> bool:
+    try:
+        return manifest.image is not None and manifest.image.pixel_sha256 == pixel_sha256(decode_pixels(data))
+    except CorruptError:
+        return False
 
 
 def _workspace_of(manifest: Path, workspace: Path) -> Path:

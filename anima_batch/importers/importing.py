@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -13,10 +13,19 @@ from anima_batch.files import read_bounded
 from anima_batch.importers.comfyui import read_graph
 from anima_batch.importers.infotext import read_infotext
 from anima_batch.importers.invokeai import read_invokeai
-from anima_batch.importers.own import OwnPicture, name_set, read_own
+from anima_batch.importers.own import OwnPicture, find_set_name, read_own
 from anima_batch.importers.prompt_lists import read_list
 from anima_batch.importers.wanted import IMAGES_MAX, Wanted
-from anima_batch.job import MAX_SEED, FieldTable, Policy, built_in_policies, check_fields, render_job
+from anima_batch.job import (
+    JOB_BYTES,
+    MAX_IMAGES,
+    MAX_SEED,
+    FieldTable,
+    Policy,
+    built_in_policies,
+    check_fields,
+    render_job,
+)
 from anima_batch.model_set import find_model_set
 from anima_batch.store import read_png_texts
 
@@ -49,34 +58,60 @@ def import_files(paths: Sequence[Path], dialect: Dialect, workspace: Path, model
     """The job that asks for every image of the files; raises JobError with all their problems."""
     problems: list[str] = []
     policies: dict[str, Policy] = {}
+    pictures: list[OwnPicture] = []
     wanted: list[Wanted] = []
     for path in paths:
         if dialect == "anima-batch":
-            picture = _read_own(path, policies, problems)
-            wanted += [picture.wanted] if picture else []
-            model_set = model_set or (name_set(picture, workspace) if picture else None)
+            pictures += _read_own(path, policies, problems)
         else:
             wanted += _read_foreign(path, dialect, problems)
+    wanted += [picture.wanted for picture in pictures]
+    ignored = list(dict.fromkeys(f"{entry.where}: {line}" for entry in wanted for line in entry.ignored))
+    if pictures and model_set is None:
+        model_set = _name_set(pictures, workspace, ignored, problems)
     problems += dict.fromkeys(problem for entry in wanted for problem in _check(entry, policies))
-    images, ignored = _list_images(wanted, problems)
+    name = model_set or "picture-book"
+    images, ignored = _list_images(_fill(wanted, name, workspace, ignored, problems), ignored, problems)
     if not images and not problems:
         problems.append(f"{', '.join(map(str, paths))}: must ask for at least one image, got none")
-    name = model_set or "picture-book"
-    images = _fill(images, name, workspace, ignored, problems)
     if problems:
         raise JobError(problems)
     files = ", ".join(path.name for path in paths)
     comments = [f"Imported from {files} as {dialect}", *ignored]
-    text = render_job(images, head={"model_set": name}, policies=policies, comments=comments)
+    head = {"model_set": name, **({"max_images": len(images)} if len(images) > MAX_IMAGES else {})}
+    text = render_job(images, head=head, policies=policies, comments=comments)
+    if (size := len(text)) > JOB_BYTES:
+        raise JobError(
+            [f"{files}: must make a job file of at most {JOB_BYTES} bytes, got {size}: import fewer at once"]
+        )
     return ImportedJob(text, len(images), tuple(ignored))
 
 
-def _read_own(path: Path, policies: dict[str, Policy], problems: list[str]) -> OwnPicture | None:
+def _read_own(path: Path, policies: dict[str, Policy], problems: list[str]) -> list[OwnPicture]:
     try:
-        return read_own(path, policies)
+        return [read_own(path, policies)]
     except AnimaBatchError as error:
         problems += error.lines
-        return None
+        return []
+
+
+def _name_set(pictures: Sequence[OwnPicture], workspace: Path, ignored: list[str], problems: list[str]) -> str:
+    """What the job calls the model set of all the pictures: with another one it would ask for other images."""
+    first = pictures[0]
+    for other in pictures[1:]:
+        if other.set_digest != first.set_digest:
+            theirs = f"{other.set_name} ({other.set_digest[:12]})"
+            problems.append(
+                f"{other.wanted.where}: must be of the model set of {first.wanted.where}, {first.set_name} "
+                f"({first.set_digest[:12]}), got one of {theirs}: import it apart, or choose with --model-set"
+            )
+    if (name := find_set_name(first, workspace)) is not None:
+        return name
+    ignored.append(
+        f"model set {first.set_name} ({first.set_digest[:12]}) is not in {workspace / 'models'}: with another one of "
+        "that name the pictures are others"
+    )
+    return first.set_name
 
 
 def _read_foreign(path: Path, dialect: Dialect, problems: list[str]) -> list[Wanted]:
@@ -125,12 +160,19 @@ def _check(entry: Wanted, policies: Mapping[str, Policy]) -> list[str]:
     return [f"{entry.where}: {problem}" for problem in problems]
 
 
-def _list_images(entries: Sequence[Wanted], problems: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The fields of each image, those asked for twice once, and what is ignored with where it stands."""
+def _list_images(
+    entries: Sequence[Wanted], ignored: list[str], problems: list[str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The fields of each image, those asked for twice once, and what is ignored."""
     images: dict[tuple[Any, ...], dict[str, Any]] = {}
     first: dict[tuple[Any, ...], str] = {}
-    ignored = list(dict.fromkeys(f"{entry.where}: {line}" for entry in entries for line in entry.ignored))
+    repeats: list[str] = []
+    asked = 0
     for entry in entries:
+        asked += entry.count
+        if asked > IMAGES_MAX:  # before they are counted out: two numbers on a line may ask for more than memory holds
+            problems.append(f"{entry.where}: must be at most {IMAGES_MAX} images in all")
+            return [], ignored
         seed = entry.fields.get("seed")
         if seed is not None and seed <= MAX_SEED < seed + entry.count - 1:
             problems.append(f"{entry.where}: seed: the last of {entry.count} must be at most {MAX_SEED}")
@@ -138,26 +180,27 @@ def _list_images(entries: Sequence[Wanted], problems: list[str]) -> tuple[list[d
             fields = entry.fields | {"seed": None if seed is None else seed + number}
             key = tuple(sorted(fields.items())) if seed is not None else (len(images), entry.where, number)
             if key in images:
-                ignored.append(f"{entry.where}: the same image as {first[key]}, asked for once")
+                repeats.append(f"{entry.where}: the same image as {first[key]}, asked for once")
                 continue
             images[key], first[key] = fields, entry.where
-            if len(images) > IMAGES_MAX:
-                problems.append(f"{entry.where}: must be at most {IMAGES_MAX} images in all")
-                return [], ignored
-    return list(images.values()), ignored
+    return list(images.values()), [*ignored, *repeats]
 
 
 def _fill(
-    images: list[dict[str, Any]], model_set: str, workspace: Path, ignored: list[str], problems: list[str]
-) -> list[dict[str, Any]]:
-    """The same fields in each image: where one gives a field and another does not, that one has the job's default."""
-    given = {name for image in images for name in image}
+    entries: Sequence[Wanted], model_set: str, workspace: Path, ignored: list[str], problems: list[str]
+) -> list[Wanted]:
+    """The same fields in each entry: where one gives a field and another does not, that one has the job's default.
+
+    Only then can be told which of them ask for the same image.
+    """
+    given = {name for entry in entries for name in entry.fields}
     defaults: dict[str, Any] = dict(_DEFAULTS)
-    if any(name not in image for image in images for name in given & {"width", "height"}):
+    if any(name not in entry.fields for entry in entries for name in given & {"width", "height"}):
         try:
             defaults["width"], defaults["height"] = find_model_set(model_set, workspace).description.sizes[0]
         except ModelSetNotFoundError as error:
             problems.append(f"width, height: some images give none, and the model set that has them: {error}")
             return []
         ignored.append(f"where no size is given, {defaults['width']}x{defaults['height']} of {model_set} is taken")
-    return [{name: defaults[name] for name in given if name not in image} | image for image in images]
+    shared = {name: defaults[name] for name in given if name in defaults}
+    return [replace(entry, fields=shared | entry.fields) for entry in entries]

@@ -76,7 +76,8 @@ def _read_batch(batch: Mapping[str, Any], name: str) -> Iterator[Wanted]:
     axes = [_read_axis(axis, f"data[{at}]", graph, core) for at, axis in enumerate(data)]
     if (count := math.prod(len(axis) for axis in axes)) > IMAGES_MAX:
         raise ProblemError(f"data: must be at most {IMAGES_MAX} images, got {count}")
-    runs = read_integer("runs", batch.get("runs", 1))
+    if (runs := read_integer("runs", batch.get("runs", 1))) < 1:
+        raise ProblemError(f"runs: must be at least 1, got {runs}")
     for chosen in itertools.product(*axes):
         values = {key: value for part in chosen for key, value in part.items()}
         reader = _read_metadata(base | values)

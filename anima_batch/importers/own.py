@@ -8,7 +8,7 @@ from pathlib import Path
 from anima_batch.errors import UsageError
 from anima_batch.files import storage_errors
 from anima_batch.importers.wanted import Wanted
-from anima_batch.job import ImageRequest, Policy, built_in_policies, request_json
+from anima_batch.job import POLICY_NAME, ImageRequest, Policy, built_in_policies, request_json
 from anima_batch.model_set import built_in_folder, find_by_digest
 from anima_batch.store import read_manifest, read_png, read_regular
 
@@ -42,12 +42,12 @@ def read_own(path: Path, policies: dict[str, Policy]) -> OwnPicture:
     return OwnPicture(_want(path, record.request, policies, ""), record.model_set.name, record.model_set.digest)
 
 
-def name_set(picture: OwnPicture, workspace: Path) -> str:
-    """What a job calls the picture's model set: the name of the folder with its digest, else the recorded name."""
+def find_set_name(picture: OwnPicture, workspace: Path) -> str | None:
+    """What a job calls the picture's model set: the name of the folder with its digest; None where it is not here."""
     for model_set in find_by_digest(picture.set_digest, workspace):
         if model_set.folder.parent in (workspace / "models", built_in_folder()):
             return model_set.folder.name
-    return picture.set_name
+    return None
 
 
 def _want(path: Path, request: ImageRequest, policies: dict[str, Policy], name: str) -> Wanted:
@@ -61,7 +61,7 @@ def _name_policy(policy: Policy, policies: dict[str, Policy], name: str) -> str:
     if (same := next((other for other, entry in known.items() if entry == policy), None)) is not None:
         return same
     number = 1
-    while not name or name in known:
+    while name in known or not POLICY_NAME.fullmatch(name):  # a manifest may hold any name, a job only some
         name, number = f"{policy.kind}-{number}", number + 1
     policies[name] = policy
     return name

@@ -17,11 +17,14 @@ from anima_batch.job.request import (
     request_ids,
     request_json,
 )
-from anima_batch.job.spec import JobSpec, RunSpec
+from anima_batch.job.spec import JOB_BYTES, MAX_IMAGES, POLICY_NAME, JobSpec, RunSpec
 from anima_batch.job.writing import render_job
 
 __all__ = [
+    "JOB_BYTES",
+    "MAX_IMAGES",
     "MAX_SEED",
+    "POLICY_NAME",
     "Draw",
     "Expansion",
     "FieldTable",

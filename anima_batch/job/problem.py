@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -49,8 +50,17 @@ def render_value(value: object) -> str:
 
 
 def render_string(text: str) -> str:
-    """The text as a TOML basic string; JSON's escapes are TOML's, but DEL must be escaped too."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """The text as a TOML basic string; JSON's escapes are TOML's, but DEL must be escaped too.
+
+    So is whatever a terminal might obey (U+009B, U+202E): a job file is shown as it stands.
+    """
+    return "".join(map(_escape, json.dumps(text, ensure_ascii=False)))
+
+
+def _escape(character: str) -> str:
+    if character.isprintable() or unicodedata.category(character) == "Zs":  # blanks such as U+3000 are harmless
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
 
 
 def suggest(word: object, allowed: Iterable[str]) -> str:

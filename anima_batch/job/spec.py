@@ -23,7 +23,8 @@ Size: TypeAlias = tuple[int, int]  # width, height in pixels
 
 _FOLDER_NAME = "a folder name: letters, digits, spaces and . _ - +, not starting with . or -, at most 100 bytes"
 JOB_BYTES = 8 << 20  # longer lists of prompts have files of their own
-_POLICY_NAME = re.compile(r"[a-z0-9_-]{1,40}")
+MAX_IMAGES = 10_000  # of a job that does not say max_images
+POLICY_NAME = re.compile(r"[a-z0-9_-]{1,40}")
 _TABLE = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())  # model_set is no method of pydantic
 
 
@@ -62,7 +63,7 @@ class JobFile(BaseModel):
     name: Text | None = Field(default=None, description=_FOLDER_NAME)
     model_set: Text = Field(default="picture-book", min_length=1, description="a name or a path")
     backend: Literal["auto", "onnx", "rknn"] = "auto"
-    max_images: Annotated[int, Strict(), Field(ge=1, le=100_000, description="1-100000")] = 10000
+    max_images: Annotated[int, Strict(), Field(ge=1, le=100_000, description="1-100000")] = MAX_IMAGES
     run: RunSpec = RunSpec()
     defaults: dict[str, Any] = Field(default_factory=dict, description="a table")
     matrix: dict[str, Any] = Field(default_factory=dict, description="a table")
@@ -194,7 +195,7 @@ def _read_policies(file: JobFile) -> tuple[dict[str, Policy | None], list[str]]:
                 f"{path}: must not redefine a built-in policy, choose another name than {render_value(name)}"
             )
             continue
-        if not _POLICY_NAME.fullmatch(name):
+        if not POLICY_NAME.fullmatch(name):
             problems.append(f"{path}: must be named by 1-40 of a-z 0-9 _ -, got {render_value(name)}")
         policies[name], found = _read_policy(table, name)
         problems += found

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from anima_batch.job.fields import built_in_policies
-from anima_batch.job.problem import render_string
+from anima_batch.job.problem import key_path, render_string
 from anima_batch.job.request import REQUEST_FIELDS, Policy
 
 _SHORT = 60  # characters of a list that stays on one line
@@ -39,7 +39,7 @@ def render_job(
             lines.append(f"zip = [[{names}]]")
     for name, policy in policies.items():
         if built_in_policies().get(name) != policy:
-            lines += ["", f"[policy.{name}]", *_policy_lines(policy)]
+            lines += ["", f"[{key_path('policy', name)}]", *_policy_lines(policy)]
     return "\n".join(lines) + "\n"
 
 

@@ -69,7 +69,7 @@ def _link(path: Path | None, folder: Path) -> str | None:
     if path is None:
         return None
     relative = os.path.relpath(os.path.abspath(path), os.path.abspath(folder))
-    return quote(Path(relative).as_posix())
+    return quote(os.fsencode(relative))  # bytes: a folder's name need not be UTF-8
 
 
 def _pack_manifest(record: Record, shared: Mapping[str, _Shared]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from anima_batch.compare import Record
+from anima_batch.errors import StorageError
 from anima_batch.store import CorruptError
 
 _SIDES = (256, 192, 160, 128, 96, 64)  # pixels of the longer side
@@ -41,7 +42,7 @@ def _make(record: Record, side: int) -> bytes:
     """WebP, never larger than the picture itself; empty where that is gone."""
     try:
         image = Image.fromarray(record.read_pixels())
-    except CorruptError:  # the page says so
+    except (CorruptError, StorageError):  # changed or gone: the page says so
         return b""
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     stream = io.BytesIO()

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from anima_batch.audit import compare_model_set
-from anima_batch.errors import ModelSetError, ModelSetNotFoundError
-from anima_batch.files import make_folder, write_atomic
-from anima_batch.job import built_in_policies, render_job, request_json
+from anima_batch.errors import ModelSetError, ModelSetNotFoundError, UsageError
+from anima_batch.files import make_folder, read_bounded, write_atomic
+from anima_batch.job import JOB_BYTES, POLICY_NAME, built_in_policies, render_job, request_json
 from anima_batch.model_set import (
     FILE_NAME,
     ModelSet,
@@ -48,21 +48,23 @@ def prepare_run(original: Original, workspace: Path, folder: Path, *, allow_diff
     they were, unless `allow_different`: then the files are used as they are, sealed anew in the folder.
     """
     model_set, differences = _find_set(original, workspace)
-    if differences:
-        if not allow_different:
-            advice = "restore it, or see how far another picture is with --allow-different"
-            raise ModelSetError(*differences, f"{model_set.folder}: not the model set that made it: {advice}")
-        model_set = _seal_as_it_is(model_set, folder / "models" / JOB_NAME)
-    name = original.policy_name or _built_in_name(original) or "original"
+    if differences and not allow_different:
+        advice = "restore it, or see how far another picture is with --allow-different"
+        raise ModelSetError(*differences, f"{model_set.folder}: not the model set that made it: {advice}")
+    place = folder / "models" / JOB_NAME if differences else model_set.folder
+    name = _name_policy(original)
     text = render_job(
         [request_json(original.request) | {"policy": name}],
-        head={"name": JOB_NAME, "model_set": str(model_set.folder.resolve()), "backend": _choose_backend(original)},
+        head={"name": JOB_NAME, "model_set": str(place.resolve()), "backend": _choose_backend(original)},
         policies={name: original.request.policy},
         comments=[f"Makes {original.path.name} again"],
     )
     job = folder / "jobs" / f"{JOB_NAME}.toml"
+    _check_free(folder, job, text, original)
     make_folder(job.parent)
     write_atomic(job, text.encode())
+    if differences:
+        model_set = _seal_as_it_is(model_set, place)
     return Undertaking(job, folder, model_set, tuple(differences), _run_flags(original))
 
 
@@ -94,6 +96,8 @@ def _seal_as_it_is(model_set: ModelSet, folder: Path) -> ModelSet:
     for part in model_set.description.components:
         link = folder / part.path
         make_folder(link.parent)
+        if link.is_symlink():  # of an earlier try, perhaps to another set
+            link.unlink()
         if not os.path.lexists(link):
             link.symlink_to((model_set.folder / part.path).resolve())
     make_folder(folder)
@@ -102,9 +106,26 @@ def _seal_as_it_is(model_set: ModelSet, folder: Path) -> ModelSet:
     return seal_model_set(write_description(folder, model_set.description))
 
 
-def _built_in_name(original: Original) -> str | None:
-    policy = original.request.policy
-    return next((name for name, known in built_in_policies().items() if known == policy), None)
+def _check_free(folder: Path, job: Path, text: str, original: Original) -> None:
+    """Raise UsageError unless the folder is new in all that is written there, or was begun for this very picture."""
+    picture = original.path.resolve()
+    if any((folder / kind).resolve() in picture.parents for kind in ("outputs", "manifests")):
+        raise UsageError(f"--out: must be another folder than the one that {original.path} lies in, got {folder}")
+    if os.path.lexists(job):
+        taken = [] if job.is_file() and read_bounded(job, JOB_BYTES) == text.encode() else [job]
+    else:
+        places = (folder / kind / JOB_NAME for kind in ("models", "outputs", "manifests"))
+        taken = [place for place in places if os.path.lexists(place)]
+    if taken:
+        raise UsageError(f"--out: must be a new folder, or one begun for this picture, got {folder}: it has {taken[0]}")
+
+
+def _name_policy(original: Original) -> str:
+    """The job's own name for it, where a job may have it: a manifest may hold any name for any policy."""
+    name, policy, known = original.policy_name or "", original.request.policy, built_in_policies()
+    if known.get(name, policy) == policy and POLICY_NAME.fullmatch(name):
+        return name
+    return next((other for other, entry in known.items() if entry == policy), "original")
 
 
 def _choose_backend(original: Original) -> str:

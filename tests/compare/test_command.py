@@ -7,9 +7,10 @@ import compared_job
 import numpy as np
 import pytest
 from command import Workspace
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from anima_batch import measures
+from anima_batch.store import read_manifest, to_bytes
 
 
 def pixels(path):
@@ -196,3 +197,35 @@ def test_without_the_extra_a_line_says_what_to_install(compared, tmp_path):
     bare.environment["PYTHONPATH"] = f"{tmp_path}:{bare.environment['PYTHONPATH']}"
     ended = bare.run("compare", "jobs/compared.toml", check=2)
     assert ended.stderr == "error: compare: skimage is missing: pip install 'anima-batch[report]'\n"
+
+
+def test_a_picture_is_compared_by_what_it_is_now(copy):
+    """The manifest that an edited copy still names is of other pixels."""
+    first = min((copy.folder / "outputs/compared").glob("house-*.png"))
+    with Image.open(first) as image:
+        image.load()
+        texts = PngImagePlugin.PngInfo()
+        for keyword, text in image.text.items():
+            texts.add_itxt(keyword, str(text))
+        Image.eval(image, lambda value: 255 - value).save(copy.folder / "edited.png", pnginfo=texts)
+    told = copy.run("compare", str(first.relative_to(copy.folder)), "edited.png", check=2).stderr
+    assert "edited.png: its pixels are not those that manifests/compared/" in told
+
+
+def test_pictures_of_two_workspaces_are_each_of_their_own(compared, copy):
+    """Both have the same job: each picture's manifest is that of the workspace in which it lies."""
+    first = min((copy.folder / "outputs/compared").glob("house-*.png"))
+    manifest = copy.folder / "manifests/compared" / f"{first.stem}.json"
+    old = read_manifest(manifest)
+    timings = old.timings.model_copy(update={"denoise": 1000.0})
+    manifest.write_bytes(to_bytes(old.model_copy(update={"timings": timings})))
+    (image,) = compared.json("compare", f"outputs/compared/{first.name}", str(first))["images"]
+    assert image["seconds"] == 1000.0 + old.timings.decode
+
+
+def test_latents_that_were_damaged_are_as_good_as_not_kept(copy):
+    for path in (copy.folder / "outputs/compared/.latents").glob("*/008.latents"):
+        path.write_bytes(path.read_bytes()[:100])
+    for image in copy.json("compare", "jobs/compared.toml")["images"]:
+        if image["twin"] and image["setting"].startswith("euler 8 "):
+            assert [step for step, _ in image["twin"]["latent_cosines"]] == list(range(1, 8))

@@ -17,6 +17,11 @@ ODD = {
     "steps that no one counts": lambda manifest: {"steps": steps(manifest, index=7, passes=2**62, abs_max=None)},
     "steps of no time": lambda manifest: {"steps": steps(manifest, seconds=-1e9, abs_max=1e300)},
     "latents without spread": lambda manifest: {"latents": manifest.latents.model_copy(update={"std": 0.0})},
+    "latents of another spread in each": lambda manifest: {
+        "latents": manifest.latents.model_copy(
+            update={"std": 5e-324 if manifest.request.policy.kind == "full" else 1e308}
+        )
+    },
     "latents without finite values": lambda manifest: {"latents": manifest.latents.model_copy(update={"std": None})},
     "no time": lambda manifest: {"timings": manifest.timings.model_copy(update={"denoise": 0.0, "decode": 0.0})},
     "negative time": lambda manifest: {"timings": manifest.timings.model_copy(update={"host": -1e9, "total": -1e9})},

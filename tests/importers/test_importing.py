@@ -216,7 +216,7 @@ def test_our_own_picture_comes_back_with_its_request_id(tmp_path_factory, prompt
 
 def test_pictures_and_manifests_of_one_set_make_a_job_with_their_policies(tmp_path: Path):
     request = ImageRequest(prompt="p", seed=1, width=128, height=192, policy=SpectrumPolicy(blend=0.25))
-    (tmp_path / "a.png").write_bytes(encode_own(request, "b" * 64))
+    (tmp_path / "a.png").write_bytes(encode_own(request, done().model_set.digest))
     (tmp_path / "b.json").write_bytes(to_bytes(done()))
     imported = import_files([tmp_path / "a.png", tmp_path / "b.json"], "anima-batch", tmp_path, "picture-book")
     assert [

@@ -1,6 +1,7 @@
 """`report`: the file that it writes, and what stands in it of a job that went wrong."""
 
 import json
+import os
 import re
 import shutil
 
@@ -136,3 +137,36 @@ def test_a_thousand_images_stay_under_15_megabytes_and_open(compared, tmp_path, 
     page = visit(tmp_path / "outputs/many/report.html")
     assert page.locator("#grid .tile").count() == 1000
     assert "1000 pictures" in page.locator("#number").inner_text()
+
+
+def test_a_picture_that_is_gone_and_a_manifest_that_leads_nowhere_hide_nothing_else(compared, tmp_path):
+    shutil.copytree(compared.folder, tmp_path / "copy")
+    copy = Workspace(tmp_path / "copy")
+    min((copy.folder / "outputs/compared").glob("house-*.png")).unlink()
+    (copy.folder / "manifests/compared/a-1-full-0123456789ab.json").symlink_to("/nowhere/at.json")
+    ended = copy.run("report", "jobs/compared.toml")
+    assert "a-1-full-0123456789ab.json: No such file or directory" in ended.stderr
+    text = (copy.folder / "outputs/compared/report.html").read_text(encoding="utf-8")
+    thumbnails = [image["thumbnail"] for image in data_of(text)["images"]]
+    assert (len(thumbnails), sum(entry is None for entry in thumbnails)) == (11, 1)
+
+
+def test_a_jobs_folder_may_be_a_link_to_another_disk(compared, tmp_path):
+    (tmp_path / "outputs").mkdir()
+    shutil.copytree(compared.folder / "manifests", tmp_path / "manifests")
+    shutil.copytree(compared.folder / "outputs/compared", tmp_path / "disk")
+    (tmp_path / "outputs/compared").symlink_to(tmp_path / "disk")
+    told = Workspace(tmp_path).json("report", "outputs/compared")
+    assert (told["path"], told["images"]) == ("outputs/compared/report.html", 11)
+
+
+def test_a_workspace_whose_name_is_no_utf8_is_linked(compared, tmp_path):
+    folder = tmp_path / os.fsdecode(b"work\xff")
+    shutil.copytree(compared.folder, folder)
+    Workspace(folder).run("report", "jobs/compared.toml", "--out", str(tmp_path / "page.html"))
+    links = [image["png"] for image in data_of((tmp_path / "page.html").read_text(encoding="utf-8"))["images"]]
+    assert all(link.startswith("work%FF/outputs/compared/") for link in links), links
+
+
+def test_a_threshold_must_be_a_number_of_decibels(compared):
+    assert "--min-psnr" in compared.run("report", "jobs/compared.toml", "--min-psnr", "inf", check=2).stderr

@@ -17,7 +17,7 @@ from command import Workspace
 from PIL import Image
 
 from anima_batch.errors import DifferenceFoundError, ModelSetError, ModelSetNotFoundError, UsageError
-from anima_batch.job import request_id
+from anima_batch.job import load_job, request_id
 from anima_batch.measures import measure_psnr
 from anima_batch.model_set import find_model_set
 from anima_batch.reproduce import Reproduction, compare_made, prepare_run, read_original
@@ -104,10 +104,10 @@ def reproduce(path: Path, workspace: Path, folder: Path, *, allow_different: boo
 
 
 def change_weights(folder: Path, role: str) -> None:
-    """Flip the lowest bit of each byte in a stretch of weights in the middle of a graph."""
+    """Flip the lowest bit of each byte in a stretch of weights of a graph."""
     path = find_model_set(str(folder), Path()).path(role)
     data = bytearray(path.read_bytes())
-    for offset in range(len(data) // 2, len(data) // 2 + 2000):
+    for offset in range(len(data) // 4, len(data) // 4 + 2000):  # an MLP has the seam of its two matrices in the middle
         data[offset] ^= 1
     path.write_bytes(data)
 
@@ -259,3 +259,39 @@ def test_a_failed_image_is_refused_with_what_to_run(finished, tmp_path):
     failed = resign(Path(shutil.copy(source, tmp_path / "failed.json")), fail)
     with pytest.raises(UsageError, match=r"it failed \(none left\): `run --retry-failed` of its job tries it again"):
         read_original(failed, finished.folder)
+
+
+def test_a_folder_that_has_something_else_is_left_alone(finished, moved, tmp_path):
+    first, second = sorted((finished.folder / "manifests/job").glob("*.json"))[:2]
+    original = read_original(first, moved)
+    (tmp_path / "mine/jobs").mkdir(parents=True)
+    (tmp_path / "mine/jobs/reproduction.toml").write_text("mine")
+    (tmp_path / "sets/models/reproduction").mkdir(parents=True)
+    for folder in ("mine", "sets"):
+        with pytest.raises(UsageError, match="must be a new folder, or one begun for this picture"):
+            prepare_run(original, moved, tmp_path / folder, allow_different=False)
+    assert (tmp_path / "mine/jobs/reproduction.toml").read_text() == "mine"
+    prepare_run(original, moved, tmp_path / "new", allow_different=False)
+    prepare_run(original, moved, tmp_path / "new", allow_different=False)
+    with pytest.raises(UsageError, match=r"begun for this picture, got .*/new: it has .*reproduction\.toml"):
+        prepare_run(read_original(second, moved), moved, tmp_path / "new", allow_different=False)
+
+
+def test_a_picture_is_not_compared_with_itself(finished):
+    manifest = min((finished.folder / "manifests/job").glob("*.json"))
+    with pytest.raises(UsageError, match="must be another folder than the one that"):
+        prepare_run(read_original(manifest, finished.folder), finished.folder, finished.folder, allow_different=False)
+
+
+def test_a_policy_named_as_no_job_may_name_it_is_used_all_the_same(finished, moved, tmp_path):
+    """A manifest is another's word: its name for a policy must not become lines of the job."""
+    sources = [path for path in (finished.folder / "manifests/job").glob("*.json") if "-gentle-" in path.name]
+    for number, name in enumerate(('x]\nkind = "full"\n[run]\nthreads = 1\n[policy.y', "spectrum")):
+        manifest = resign(
+            Path(shutil.copy(sources[0], tmp_path / f"{number}.json")),
+            lambda content, name=name: content["sampling"]["policy"].update(name=name),
+        )
+        undertaking = prepare_run(read_original(manifest, moved), moved, tmp_path / str(number), allow_different=False)
+        job = load_job(undertaking.job, undertaking.workspace)
+        assert job.policies["original"].kind == "spectrum"
+        assert job.run.threads == 0
