@@ -13,7 +13,7 @@ from command import Workspace
 from PIL import Image, PngImagePlugin
 
 from anima_batch.audit import audit_paths
-from anima_batch.errors import UsageError
+from anima_batch.errors import StorageError, UsageError
 from anima_batch.files import file_digests
 from anima_batch.model_set import find_model_set, verify_model_set
 
@@ -533,3 +533,19 @@ def test_verify_reads_checkpoints_too(copied):
 
 def test_audits_are_one_json_document(copied):
     assert isinstance(json.loads(copied.run("audit", "outputs/job", "--json").stdout), list)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_passed_over(tmp_path):
+    """Its path is longer than the system takes, which holds for root too."""
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=here)
+        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(os.open("a.png", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+    Image.new("RGB", (16, 16)).save(tmp_path / "b.png")
+    with pytest.raises(StorageError, match="File name too long"):
+        list(audit_paths([tmp_path], tmp_path))
+    shutil.rmtree(tmp_path / ("d" * 250))

@@ -38,10 +38,15 @@ def attest_run(events: Iterable[Event], workspace: Path, signer: Signer) -> Iter
 
 
 def attest_image(path: Path, workspace: Path, signer: Signer) -> bool:
-    """Write the attestation beside the manifest of a finished image; False if that very one is there already."""
+    """Write the attestation beside the manifest of a finished image; False if that very one is there already.
+
+    False for a failed image too: its manifest may lie under an earlier name beside the one of the finished image.
+    """
     with storage_errors(path):
         data = read_regular(path, MANIFEST_BYTES)
     manifest = parse_manifest(data, str(path))
+    if manifest.image is None:
+        return False
     target = path.with_name(path.stem + SUFFIX)
     envelope = sign_statement(make_statement(manifest, data, path.relative_to(workspace).as_posix()), signer)
     with storage_errors(target):

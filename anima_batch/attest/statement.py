@@ -39,7 +39,10 @@ def make_statement(manifest: Manifest, data: bytes, name: str) -> bytes:
                 "id": f"pkg:pypi/anima-batch@{environment.anima_batch}",
                 "version": {key: value for key, value in environment.model_dump().items() if value is not None},
             },
-            "metadata": {"invocationId": manifest.request_id, "startedOn": manifest.runs[0].started_at},
+            "metadata": {
+                "invocationId": manifest.request_id,
+                **({"startedOn": manifest.runs[0].started_at} if manifest.runs else {}),
+            },
             "byproducts": [{"name": name, "digest": {"sha256": sha256_bytes(data)}}],
         },
     }

@@ -12,7 +12,7 @@ from typing import Literal
 
 from anima_batch.audit.differences import Picture
 from anima_batch.errors import AnimaBatchError
-from anima_batch.files import read_bounded
+from anima_batch.files import read_bounded, storage_errors
 from anima_batch.store import Manifest, read_manifest
 from anima_batch.store.manifest import MANIFEST_BYTES
 
@@ -29,10 +29,19 @@ class FoundManifest:
 
 
 def list_files(folder: Path, suffix: str) -> Iterator[str]:
-    """Paths of what is below the folder and has the suffix, whatever its case, folder by folder in their order."""
-    for parent, folders, names in os.walk(folder):
+    """Paths of what is below the folder and has the suffix, whatever its case, folder by folder in their order.
+
+    Raises StorageError for a folder that cannot be listed: an audit must not pass over what is in it.
+    """
+    for parent, folders, names in os.walk(folder, onerror=_refuse_unlisted):
         folders.sort()
         yield from (os.path.join(parent, name) for name in sorted(names) if name.lower().endswith(suffix))
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # a workspace without manifests/, or one taken away meanwhile
+        with storage_errors(Path(error.filename)):
+            raise error
 
 
 class ManifestSearch:

@@ -108,6 +108,8 @@ def _seal_as_it_is(model_set: ModelSet, folder: Path) -> ModelSet:
 
 def _check_free(folder: Path, job: Path, text: str, original: Original) -> None:
     """Raise UsageError unless the folder is new in all that is written there, or was begun for this very picture."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise UsageError(f"--out: must be a folder, got {folder}")
     picture = original.path.resolve()
     if any((folder / kind).resolve() in picture.parents for kind in ("outputs", "manifests")):
         raise UsageError(f"--out: must be another folder than the one that {original.path} lies in, got {folder}")

@@ -27,8 +27,9 @@ from PIL import Image
 from sample_manifest import done
 
 from anima_batch.attest import load_credentials, load_signer, make_statement, sign_statement
+from anima_batch.attest.attesting import attest_image
 from anima_batch.errors import UsageError
-from anima_batch.store import read_png, to_bytes
+from anima_batch.store import ErrorRecord, read_png, to_bytes, write_manifest
 from anima_batch.store.png import DIGITAL_SOURCE_TYPE
 
 JOB = '[defaults]\nprompt = "a boat"\nsteps = 1\n[matrix]\nseed = [1, 18446744073709551615]\n'
@@ -218,3 +219,16 @@ def test_without_the_extra_one_line_says_what_to_install(option: str, package: s
     workspace.environment["PYTHONPATH"] = f"{hidden}{os.pathsep}{workspace.environment['PYTHONPATH']}"
     told = workspace.run("run", workspace.write_job(JOB), option, "key.pem", check=2).stderr
     assert told == f"error: {option}: {package} is missing: pip install 'anima-batch[attest]'\n"
+
+
+def test_a_failed_image_and_one_of_no_known_run_end_nothing(key, tmp_path):
+    """A job that names a prompt anew may leave the failed image's manifest beside that of the finished one."""
+    (tmp_path / "key.pem").write_bytes(key_pem(key))
+    signer = load_signer(tmp_path / "key.pem")
+    error = ErrorRecord(kind="memory", step=None, message="none left")
+    failed, unknown = done(status="failed", error=error, image=None), done(runs=())
+    for name, manifest, is_attested in (("failed", failed, False), ("unknown", unknown, True)):
+        path = tmp_path / "manifests/job" / f"{name}.json"
+        write_manifest(path, manifest)
+        assert attest_image(path, tmp_path, signer) is is_attested
+        assert path.with_name(f"{name}.intoto.jsonl").exists() is is_attested

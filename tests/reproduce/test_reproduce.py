@@ -271,6 +271,8 @@ def test_a_folder_that_has_something_else_is_left_alone(finished, moved, tmp_pat
         with pytest.raises(UsageError, match="must be a new folder, or one begun for this picture"):
             prepare_run(original, moved, tmp_path / folder, allow_different=False)
     assert (tmp_path / "mine/jobs/reproduction.toml").read_text() == "mine"
+    with pytest.raises(UsageError, match="--out: must be a folder, got"):
+        prepare_run(original, moved, tmp_path / "mine/jobs/reproduction.toml", allow_different=False)
     prepare_run(original, moved, tmp_path / "new", allow_different=False)
     prepare_run(original, moved, tmp_path / "new", allow_different=False)
     with pytest.raises(UsageError, match=r"begun for this picture, got .*/new: it has .*reproduction\.toml"):
