@@ -23,6 +23,7 @@ FINISHED = 6  # of the cuts, run to their end
 EVENTS_BETWEEN = 2  # a machine is kept at every second event, and runs to the next one at most
 CUTS_OF_A_TAKE = 4
 MOUNT_SECONDS = 1.5  # about as long as a recovery takes until the program knows where it stands
+LOST_SECONDS = 1.0  # after which the kernel itself has not yet written what nobody synced
 ENOUGH, TRIALS = 1, 40  # bad states of a broken writer after which it counts as caught, cuts after which it does not
 
 REAL, LATE = ["-m", "anima_batch"], ["-m", "crash.late_writer"]
@@ -234,19 +235,24 @@ def keep_late(laboratory: Laboratory, kind: str) -> Kept:
 def count_bad(laboratory: Laboratory, kind: str, late: Kept, name: str, draw: random.Random) -> int:
     """Bad states of a broken writer, up to enough."""
 
-    def try_one(seconds: float) -> bool:
+    def try_one(moment: tuple[bool, float]) -> bool:
+        is_told, seconds = moment
         with laboratory.restore(late, slow=True) as machine:
             machine.ask("choose", name=name)
             machine.wait_for(_is_after(step))
+            if is_told:
+                _wait_for_more(machine, 1)
             time.sleep(seconds)
-            cut = _kill(machine, f"{name}, {seconds:.3f} s after step {step}")
+            cut = _kill(machine, f"{name}, {seconds:.3f} s after {'what followed ' * is_told}step {step}")
         faults = laboratory.examine(kind, cut)
         cut.disk.unlink()
         return bool(faults)
 
     step = STEPS if name in BROKEN_AT_THE_END else REPLACED
     span = _measure_span(laboratory, late, name, step)
-    moments = [draw.uniform(0, 1.2 * span) for _ in range(TRIALS)]
+    # In turn before and after it is told that more is done: what was not synced is lost behind it only, and how long
+    # the way there is differs with what else the processors do.
+    moments = [(bool(turn % 2), draw.uniform(0, LOST_SECONDS if turn % 2 else span)) for turn in range(TRIALS)]
     bad = 0
     for is_bad in _side_by_side(try_one, moments, together=_workers()):
         bad += is_bad
