@@ -47,7 +47,7 @@ class PrintedFile:
         return (self._before + _read(self.descriptor, 0, size))[-KEPT_BYTES:]
 
 
-@dataclass
+@dataclass(eq=False)  # each is its own, whatever it heard
 class PrintedText:
     """The end of what was printed during a call, complete once the call has ended.
 

@@ -129,6 +129,18 @@ print(sorted(running.text.split()), running.alone, repr(after.text), after.alone
     assert sorted(ended.stderr.split()) == ["last", "opening", "running"]
 
 
+def test_of_two_calls_that_heard_the_same_so_far_the_one_that_ends_is_over():
+    ended = run_python("""
+with printing.listen() as first:
+    with printing.listen() as second:
+        pass
+    os.write(2, b"more\\n")
+print(repr(first.text), repr(second.text), file=told)
+""")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "'more\\n' ''\n"
+
+
 def test_calls_of_four_threads_that_come_and_go_lose_nothing():
     ended = run_python("""
 import threading
