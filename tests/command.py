@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from anima_batch.model_set import built_in_folder
 
 COMMAND = [sys.executable, "-m", "anima_batch"]
 ENVIRONMENT = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -27,6 +30,15 @@ class Workspace:
             if "times" in fault:
                 fault.setdefault("ledger", str(self.folder / f"fault-{number}"))
         self.environment["ANIMA_BATCH_FAULTS"] = json.dumps(faults)
+
+    def make_own_set(self, name: str = "picture-book") -> None:
+        """Put a model set into models/mine: picture-book with other means of latents, and so with its own digest."""
+        folder = self.folder / "models/mine"
+        shutil.copytree(built_in_folder() / "picture-book", folder)
+        description = json.loads((folder / "model_set.json").read_text())
+        description["name"] = name
+        description["vae"]["latent_mean"][0] += 0.01
+        (folder / "model_set.json").write_text(json.dumps(description))
 
     def write_job(self, text: str, name: str = "job") -> str:
         """The job's path, as one gives it on the command line."""

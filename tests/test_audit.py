@@ -21,11 +21,7 @@ from anima_batch.model_set import find_model_set, verify_model_set
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("finished"))
-    folder = workspace.folder / "models/mine"
-    shutil.copytree(find_model_set("picture-book", workspace.folder).folder, folder)
-    description = json.loads((folder / "model_set.json").read_text())
-    description["vae"]["latent_mean"][0] += 0.01  # not the built-in one any more
-    (folder / "model_set.json").write_text(json.dumps(description))
+    workspace.make_own_set()
     defaults = '[defaults]\nprompt = "a boat"\nsteps = 2\n[matrix]\nseed = ["1..2"]\n'
     job = workspace.write_job(f'model_set = "mine"\n{defaults}')
     workspace.run("run", job)

@@ -76,12 +76,7 @@ uncond_every = 3
 def finished(tmp_path_factory):
     """Ten pictures, with a model set of their own."""
     workspace = Workspace(tmp_path_factory.mktemp("finished"))
-    folder = workspace.folder / "models/mine"
-    shutil.copytree(find_model_set("picture-book", workspace.folder).folder, folder)
-    description = json.loads((folder / "model_set.json").read_text())
-    description["name"] = "mine"
-    description["vae"]["latent_mean"][0] += 0.01  # not the built-in one any more
-    (folder / "model_set.json").write_text(json.dumps(description))
+    workspace.make_own_set("mine")
     workspace.run("run", workspace.write_job(JOB))
     return workspace
 
