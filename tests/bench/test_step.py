@@ -53,7 +53,10 @@ def test_the_timeline_holds_every_piece_of_work_within_the_step(measured):
         counts = dict.fromkeys(("load", "init", "run", "release", "host"), 0)
         for phase, _, start, end in choice["timeline"]:
             counts[phase] += 1
-            assert 0 <= start <= end <= choice["step_seconds"] * 1.01
+            assert 0 <= start <= end
+        # Where the timeline begins and where the step does may lie a little apart, when another process had its turn.
+        first, last = min(span[2] for span in choice["timeline"]), max(span[3] for span in choice["timeline"])
+        assert last - first <= choice["step_seconds"]
         lifecycle = opened[choice["staging"]]
         # The host prepares and finishes each graph's work for both streams, begins once and ends twice.
         host = 2 * (GRAPHS + 1) + 3

@@ -86,9 +86,9 @@ def test_a_fault_that_stays_fails_its_image_and_no_other(golden, workspace, kind
     assert manifest["image"] is None
     assert [step["index"] for step in manifest["steps"]] == ([1, 2] if kind == "nan" else [1])
     assert manifest["checks"]["finite"] is (kind != "nan")
-    assert sum("again in a fresh process" in line for line in ended.stderr.splitlines()) == (
-        2 if error_kind == "worker" else 1
-    )
+    again = sum("again in a fresh process" in line for line in ended.stderr.splitlines())
+    # Where memory ends in C++ the process may die before Python can say so, and is allowed one more.
+    assert again in ((1, 2) if kind == "memory_limit" else (2 if error_kind == "worker" else 1,))
 
 
 def test_faults_that_a_fresh_process_cures_cost_nothing_but_time(golden, workspace):
