@@ -16,6 +16,7 @@ from anima_batch.errors import JobError, ModelSetNotFoundError
 from anima_batch.job import ImageRequest, JobImage, JobSpec, draw_seed, exclude_for, expand_job, image_ids, load_job
 from anima_batch.model_set import ModelSet, find_model_set
 from anima_batch.sampling import check_request
+from anima_batch.store import find_folder
 
 _SAMPLING_FIELDS = attrgetter("steps", "sampler", "schedule", "shift", "guidance_scale")
 
@@ -56,8 +57,8 @@ class Batch:
         return self.outputs / ".latents" / request_id[:12]
 
     def checkpoint(self, request_id: str) -> Path:
-        """The folder of an image's checkpoints."""
-        return self.outputs / ".checkpoints" / request_id[:12]
+        """The folder of an image's checkpoints: the newest, where several machines had a hand in it."""
+        return find_folder(self.outputs / ".checkpoints" / request_id[:12])
 
 
 def open_batch(job: Path, workspace: Path, *, draw: bool, with_controls: bool = False) -> Batch:

@@ -46,7 +46,7 @@ def plan_batch(
 
     triples = ((image, request_id, passes(image.request)) for image, request_id in batch.identified_images())
     progress = {request_id: entry.progress for request_id, entry in found.items()}
-    largest = max((_checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
+    largest = max((checkpoint_bytes(image.request, batch.model_set) for image in _one_a_kind(batch.images)), default=0)
     rates, warnings = _learn_rates(batch, found, board)
     keeps_latents = batch.spec.run.keep_latents if keep_latents is None else keep_latents
     sizes = Sizes(largest, _embeds_bytes(batch.model_set), keeps_latents=keeps_latents)
@@ -61,7 +61,7 @@ def _one_a_kind(images: Sequence[JobImage]) -> list[JobImage]:
     return list({(image.request.width, image.request.height, image.policy_name): image for image in images}.values())
 
 
-def _checkpoint_bytes(request: ImageRequest, model_set: ModelSet) -> int:
+def checkpoint_bytes(request: ImageRequest, model_set: ModelSet) -> int:
     """The most that lies there at once: three generations while one is written, and the history that two of them name.
 
     A generation has the latents three times over at the most. Two name one history entry more than a forecast keeps,

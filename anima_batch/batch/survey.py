@@ -16,6 +16,7 @@ from anima_batch.store import (
     CorruptError,
     Manifest,
     decode_pixels,
+    image_of,
     pixel_sha256,
     read_manifest,
     read_regular,
@@ -47,7 +48,7 @@ def survey(batch: Batch) -> dict[str, Found]:
     manifests: dict[str, list[Path]] = {}
     for path in sorted(batch.manifests.glob("*.json")):
         manifests.setdefault(path.stem[-12:], []).append(path)
-    checkpoints = {path.name for path in batch.outputs.glob(".checkpoints/*") if path.is_dir()}
+    checkpoints = {image_of(path) for path in batch.outputs.glob(".checkpoints/*") if path.is_dir()} - {None}
     found: dict[str, Found] = {}
     if not manifests and not checkpoints:
         return found

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from anima_batch import __version__
-from anima_batch.cli import convert, records, review
+from anima_batch.cli import convert, fleet, records, review
 from anima_batch.cli.arguments import Job, Json, ModelSetName, TwoWordGroup, WithControls, Workspace
 from anima_batch.cli.bench import bench
 from anima_batch.errors import ModelSetError, UsageError
@@ -93,6 +93,12 @@ def run(
         Path | None,
         typer.Option(help="Content Credentials in each PNG by this key and its certificates (extra `attest`)."),
     ] = None,
+    dask: Annotated[
+        str | None, typer.Option(help="On the boards of this scheduler, tls://HOST:PORT (extra `fleet`).")
+    ] = None,
+    tls_ca_file: fleet.TlsCaFile = None,
+    tls_cert: fleet.TlsCert = None,
+    tls_key: fleet.TlsKey = None,
     json: Json = False,
 ) -> None:
     """Run a job or go on with it; the same command again does what is left, and nothing when all is done."""
@@ -123,8 +129,9 @@ def run(
         with_controls=with_controls,
     )
     signer = signatures.load_signer(attest)
+    make = fleet.load_maker(dask, tls_ca_file, tls_cert, tls_key)
     with runner.catch_stop_signals(progress.show_stopping) as stop:
-        running = signatures.attest(runner.run_job(job, workspace, options, stop), workspace, signer)
+        running = signatures.attest(runner.run_job(job, workspace, options, stop, make), workspace, signer)
         ended = progress.show_run(running, events, json_result=json)
     raise typer.Exit(ended.exit_code)
 
@@ -227,6 +234,7 @@ def verify_model(name: ModelSetName, workspace: Workspace = Path(), json: Json =
 
 convert.add_commands(app)
 review.add_commands(app)
+fleet.add_commands(app)
 
 
 @app.callback(invoke_without_command=True)

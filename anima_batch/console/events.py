@@ -96,13 +96,15 @@ def _describe(event: Event) -> str:
             line = summarise_plan(event.plan)
         case ImageStarted():
             resumed = f", goes on after step {event.from_step}" if event.from_step else ""
-            line = f"[{event.number}/{event.total}] {event.stem}{resumed}"
+            where = f" on {event.board}" if event.board else ""
+            line = f"[{event.number}/{event.total}] {event.stem}{where}{resumed}"
         case StepDone(report=report):
             kind = f"{report.passes} passes" if report.computed else "forecast"
             left = f"ETA {format_seconds(event.image_seconds_left)}, batch {format_seconds(event.batch_seconds_left)}"
             unsaved = "" if event.durable_step == report.index else ", not saved"
             step = f"step {report.index}/{event.steps}{unsaved}"
-            line = f"  {step}: {kind}, {report.seconds:.2f} s, |x| <= {report.abs_max or 0:.2f}; {left}"
+            where = f"{event.board}: " if event.board else ""
+            line = f"  {where}{step}: {kind}, {report.seconds:.2f} s, |x| <= {report.abs_max or 0:.2f}; {left}"
         case ImageDone():
             line = f"  done in {format_seconds(event.seconds)}: {event.image}"
         case ImageFailed():
@@ -129,7 +131,7 @@ def _show_plainly(event: Event) -> None:
 
 
 class _Bars:
-    """Two progress bars: the batch's images and the steps of the one at hand."""
+    """Progress bars: the batch's images, and the steps of the one at hand, on each board where there are several."""
 
     def __init__(self) -> None:
         self._progress = Progress(
@@ -141,7 +143,7 @@ class _Bars:
             console=Console(stderr=True, markup=False, highlight=False),
         )
         self._batch: TaskID | None = None
-        self._image: TaskID | None = None
+        self._images: dict[str | None, TaskID] = {}  # by board
 
     def __enter__(self) -> _Bars:
         self._progress.start()
@@ -154,21 +156,25 @@ class _Bars:
         """Move the bars; what should stay readable is printed above them."""
         if isinstance(event, BatchStarted):
             self._batch = self._progress.add_task("batch", total=len(event.plan.pending), left="")
-            self._image = self._progress.add_task("image", total=1, left="", visible=False)
         if not isinstance(event, StepDone | ImageStarted | BatchEnded):
             # As Text: a string would have its :names: of emoji replaced.
             self._progress.console.print(Text(printable(_describe(event))))
-        if self._batch is None or self._image is None:
+        if self._batch is None:
             return
         if isinstance(event, ImageStarted):
-            name = printable(event.stem)[:48]
+            if event.board not in self._images:
+                self._images[event.board] = self._progress.add_task("image", left="")
+            name = f"{event.board}: {event.stem}" if event.board else event.stem
             self._progress.reset(
-                self._image, total=event.steps, completed=event.from_step, visible=True, description=name, left=""
+                self._images[event.board],
+                total=event.steps,
+                completed=event.from_step,
+                description=printable(name)[:48],
+                left="",
             )
         elif isinstance(event, StepDone):
-            self._progress.update(
-                self._image, completed=event.report.index, left=f"ETA {format_seconds(event.image_seconds_left)}"
-            )
+            left = f"ETA {format_seconds(event.image_seconds_left)}"
+            self._progress.update(self._images[event.board], completed=event.report.index, left=left)
             self._progress.update(self._batch, left=f"ETA {format_seconds(event.batch_seconds_left)}")
         elif isinstance(event, ImageDone | ImageFailed):
             self._progress.advance(self._batch)

@@ -10,8 +10,10 @@ from anima_batch.runner.events import (
     Notice,
     StepDone,
 )
+from anima_batch.runner.here import make_here
+from anima_batch.runner.pending import RunOptions
 from anima_batch.runner.signals import StopRequest, catch_stop_signals
-from anima_batch.runner.walk import RunOptions, run_job
+from anima_batch.runner.walk import run_job
 
 __all__ = [
     "BatchEnded",
@@ -25,5 +27,6 @@ __all__ = [
     "StepDone",
     "StopRequest",
     "catch_stop_signals",
+    "make_here",
     "run_job",
 ]

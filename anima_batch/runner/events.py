@@ -19,13 +19,14 @@ class BatchStarted:
 
 @dataclass(frozen=True)
 class ImageStarted:
-    """`number` of `total` pending images; `from_step` steps are done already."""
+    """`number` of `total` pending images; `from_step` steps are done already. `board`: which machine of a fleet."""
 
     stem: str
     number: int
     total: int
     steps: int
     from_step: int
+    board: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class StepDone:
     durable_step: int
     image_seconds_left: float | None
     batch_seconds_left: float | None
+    board: str | None = None
 
 
 @dataclass(frozen=True)

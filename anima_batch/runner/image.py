@@ -13,16 +13,9 @@ from anima_batch.plan import Measurement, PlannedImage, work_left
 from anima_batch.runner import attempts
 from anima_batch.runner.attempts import QuarantinedError, insist
 from anima_batch.runner.conditioning import PromptEncoder, load_conditioning
-from anima_batch.runner.events import Event, ImageDone, ImageFailed, Notice, StepDone
+from anima_batch.runner.events import Event, Notice, StepDone
 from anima_batch.runner.image_log import BusyClock, ImageLog
-from anima_batch.runner.record import (
-    ImagePaths,
-    Outcome,
-    record_done,
-    record_failed,
-    write_image,
-    write_log,
-)
+from anima_batch.runner.record import ImagePaths, Outcome
 from anima_batch.runner.resume import find_begun, keep_latents, open_checkpoint, save_checkpoint
 from anima_batch.runner.task import Begun, Course, Setting, StoppedError, Task, make_task
 from anima_batch.sampling import StepReport, check_request
@@ -39,7 +32,7 @@ def make_image(setting: Setting, planned: PlannedImage, paths: ImagePaths) -> It
     """
     task = make_task(setting, planned, paths)
     course = Course(Begun(task.fresh, ImageLog(), 0), durable_step=planned.from_step)
-    setting.reserve.make()
+    setting.recorder.prepare()
     try:
         yield from _make_or_give_up(setting, task, course)
     except AnimaBatchError:
@@ -54,12 +47,12 @@ def _make_or_give_up(setting: Setting, task: Task, course: Course) -> Iterator[E
         yield from _make(setting, task, course)
     except QuarantinedError as error:
         course.begun = find_begun(task) or course.begun
-        yield _give_up(setting, task, course, ErrorRecord(kind="quarantined", step=None, message=str(error)))
+        yield from _give_up(setting, task, course, ErrorRecord(kind="quarantined", step=None, message=str(error)))
     except WorkerFault as fault:
-        yield _give_up(setting, task, course, _record_fault(course, fault), fault.details)
+        yield from _give_up(setting, task, course, _record_fault(course, fault), fault.details)
     except MemoryError:
         record = ErrorRecord(kind="memory", step=course.step, message="out of memory in the process that writes files")
-        yield _give_up(setting, task, course, record)
+        yield from _give_up(setting, task, course, record)
     except StoppedError:
         pass
 
@@ -78,7 +71,7 @@ def _make(setting: Setting, task: Task, course: Course) -> Iterator[Event]:
     tried, course.begun, course.durable_step = course.begun.log.warnings, begun, begun.state.step
     warnings = yield from _find_warnings(setting, task, course)
     yield from (Notice(f"{planned.stem}: {warning}") for warning in warnings if warning not in begun.log.warnings)
-    log = course.begun.log.begin_run([*tried, *warnings], encode_seconds)
+    log = course.begun.log.begin_run([*tried, *warnings], encode_seconds, setting.board)
     course.begun = dataclasses.replace(course.begun, log=log)
     yield from _denoise(setting, task, conditioning, course)
     if course.begun.state.step == request.steps and not setting.stop:
@@ -129,21 +122,14 @@ def _take_step(setting: Setting, course: Course, clock: BusyClock) -> StepReport
 
 
 def _finish(setting: Setting, task: Task, course: Course) -> Iterator[Event]:
-    """Decode and record; the order (PNG, then manifest, then the checkpoint goes) survives a cut at any point."""
+    """Decode and record."""
     latents = course.begun.state.latents
     started = time.perf_counter()
     pixels = yield from insist(setting, task, course, lambda: setting.worker.decode(latents))
     decode_seconds = time.perf_counter() - started
     setting.guard.check()
-    provenance = setting.provenance
-    image = setting.reserve.retry(lambda: write_image(pixels, task.planned, task.paths, provenance))
-    flat = int(pixels.max()) == int(pixels.min())
     outcome = _describe_outcome(task, course.begun, decode_seconds)
-    setting.reserve.retry(lambda: record_done(task.planned, task.paths, provenance, outcome, image, flat=flat))
-    task.checkpoints.drop()
-    if flat:
-        yield Notice(f"{task.planned.stem}: the picture has one colour only")
-    yield ImageDone(task.planned.stem, task.paths.png, task.paths.manifest, outcome.total_seconds)
+    yield from setting.recorder.finish(task.planned, task.paths, outcome, pixels)
 
 
 def _record_fault(course: Course, fault: WorkerFault) -> ErrorRecord:
@@ -151,7 +137,7 @@ def _record_fault(course: Course, fault: WorkerFault) -> ErrorRecord:
     return ErrorRecord(kind=fault.kind, step=course.step, message=f"{where}{fault}")
 
 
-def _give_up(setting: Setting, task: Task, course: Course, error: ErrorRecord, details: str = "") -> Event:
+def _give_up(setting: Setting, task: Task, course: Course, error: ErrorRecord, details: str = "") -> Iterator[Event]:
     """Record a failed image; `details` go into a log beside the manifest.
 
     The checkpoint stays, and `--retry-failed` goes on from it; only after a non-finite step it is set aside, since the
@@ -160,10 +146,7 @@ def _give_up(setting: Setting, task: Task, course: Course, error: ErrorRecord, d
     if course.broken is not None and task.paths.checkpoint.is_dir():
         task.checkpoints.set_aside()
     outcome = _describe_outcome(task, course.broken or course.begun, 0.0)
-    if details:
-        setting.reserve.retry(lambda: write_log(task.paths, details))
-    setting.reserve.retry(lambda: record_failed(task.planned, task.paths, setting.provenance, outcome, error))
-    return ImageFailed(task.planned.stem, task.paths.manifest, error.message)
+    yield from setting.recorder.give_up(task.planned, task.paths, outcome, error, details)
 
 
 def _describe_outcome(task: Task, begun: Begun, decode_seconds: float) -> Outcome:

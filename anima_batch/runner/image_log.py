@@ -28,6 +28,7 @@ class RunSpan:
     first_step: int
     last_step: int
     resumed: bool
+    board: str | None = None  # its name in a fleet
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class ImageLog:
     phases: Timings = dataclasses.field(default_factory=Timings)
     warnings: tuple[str, ...] = ()
 
-    def begin_run(self, warnings: Sequence[str], encode_seconds: float) -> ImageLog:
-        """The log with a run that starts now."""
+    def begin_run(self, warnings: Sequence[str], encode_seconds: float, board: str | None = None) -> ImageLog:
+        """The log with a run that starts now; `board` is the machine's name in a fleet."""
         first = len(self.reports) + 1
         started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        span = RunSpan(read_boot_id(), started_at, first, first - 1, resumed=bool(self.runs))
+        span = RunSpan(read_boot_id(), started_at, first, first - 1, resumed=bool(self.runs), board=board)
         return dataclasses.replace(
             self,
             runs=(*self.runs, span),

@@ -13,8 +13,8 @@ from anima_batch.plan import Measurement, PlannedImage
 from anima_batch.runner.guard import ModelSetGuard
 from anima_batch.runner.image_log import ImageLog
 from anima_batch.runner.record import ImagePaths, Provenance
+from anima_batch.runner.recorder import Recorder
 from anima_batch.runner.signals import StopRequest
-from anima_batch.runner.space import Reserve
 from anima_batch.sampling import SamplerState, initial_state, make_sigmas
 from anima_batch.store import CheckpointFolder
 from anima_batch.worker import ModelWorker
@@ -32,8 +32,9 @@ class Setting:
     forecast: Forecast  # (this image so far, steps done) -> seconds left of the image and of the batch
     stop: StopRequest
     guard: ModelSetGuard
-    reserve: Reserve
+    recorder: Recorder
     accept_environment: bool = False
+    board: str | None = None  # the name of this machine in a fleet
 
 
 @dataclass(frozen=True)

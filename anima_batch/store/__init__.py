@@ -6,6 +6,7 @@ from anima_batch.store.checkpoint import (
     CheckpointFolder,
     LoadedCheckpoint,
 )
+from anima_batch.store.fencing import find_folder, image_of, is_numbered, list_folders, take_folder
 from anima_batch.store.integrity import CorruptError, NewerFormatError, read_regular
 from anima_batch.store.latents import read_latents, write_latents
 from anima_batch.store.manifest import (
@@ -80,7 +81,11 @@ __all__ = [
     "decode_pixels",
     "describe_latents",
     "encode_png",
+    "find_folder",
     "format_parameters",
+    "image_of",
+    "is_numbered",
+    "list_folders",
     "pack_tensors",
     "parse_manifest",
     "pixel_sha256",
@@ -92,6 +97,7 @@ __all__ = [
     "read_regular",
     "read_tensors",
     "record_policy",
+    "take_folder",
     "to_bytes",
     "unpack_tensors",
     "write_latents",

@@ -160,13 +160,17 @@ class LatentsRecord(_Record):
 
 
 class RunRecord(_Record):
-    """A process that worked on the image; without a finished step `last_step` is `first_step - 1`."""
+    """A process that worked on the image; without a finished step `last_step` is `first_step - 1`.
+
+    `board` is the machine's name in a fleet, null where a single machine made the image.
+    """
 
     boot_id: str | None
     started_at: str
     first_step: Count
     last_step: Count
     resumed: bool
+    board: str | None = None
 
 
 class ChecksRecord(_Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -46,6 +46,7 @@ class ModelWorker:
     """
 
     def __init__(self, opening: Opening, deadlines: Deadlines, *, recycle: int = 0) -> None:
+        self.on_ask: Callable[[float], None] = lambda _seconds: None  # told before each stage how long it may take
         self._opening = opening
         self._deadlines = deadlines
         self._recycle = recycle
@@ -181,6 +182,7 @@ class ModelWorker:
         assert self._process is not None
         process, kind = self._process, kind or stage
         seconds = self._deadlines.allow(kind, work)
+        self.on_ask(seconds)
         started = time.monotonic()
         try:
             reply = process.ask(Call(stage, arguments), seconds)

@@ -123,7 +123,7 @@ function tellRest(image) {
   const environment = data.shared.environment[record.environment];
   const set = data.shared.model_set[record.model_set];
   const worst = record.steps.abs_max ? Math.max(...record.steps.abs_max.map((value) => value ?? 0)) : null;
-  const runs = record.runs.map((run) => `${run.started_at.slice(0, 19).replace("T", " ")}, steps ${run.first_step} to ${run.last_step}${run.resumed ? ", resumed" : ""}`);
+  const runs = record.runs.map((run) => `${run.started_at.slice(0, 19).replace("T", " ")}, steps ${run.first_step} to ${run.last_step}${run.resumed ? ", resumed" : ""}${run.board ? `, on ${run.board}` : ""}`);
   const versions = Object.entries(environment).filter(([, value]) => value !== null).map(([key, value]) => `${key} ${value}`);
   return part(
     "What made it",
