@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -68,16 +67,12 @@ class Fleet:
         """The driver, until it ends."""
         return self.driver.run(*self._arguments(job, *options), check=check)
 
-    def start(self, job: str, *options: str) -> subprocess.Popen[str]:
-        """The driver, under way; its stderr goes into driver.log."""
+    def start(self, job: str, *options: str) -> subprocess.Popen[bytes]:
+        """The driver, under way; what it says goes into driver.log."""
         with (self.folder / "driver.log").open("ab") as log:
+            command = [*COMMAND, *self._arguments(job, *options)]
             return subprocess.Popen(
-                [*COMMAND, *self._arguments(job, *options)],
-                cwd=self.driver.folder,
-                env=self.driver.environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
+                command, cwd=self.driver.folder, env=self.driver.environment, stdout=log, stderr=log
             )
 
     def kill(self, name: str) -> None:
@@ -169,18 +164,13 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = WAIT_SECON
         time.sleep(0.05)
 
 
-def end(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
+def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
     """Signal a driver and wait for its end."""
     process.send_signal(number)
-    process.communicate()
+    process.wait()
 
 
 def _find_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def has_privileges() -> bool:
-    """Whether file systems can be mounted."""
-    return os.geteuid() == 0

@@ -56,24 +56,6 @@ def test_each_link_leads_somewhere():
     assert PAGE.broken_links() == set()
 
 
-@pytest.fixture
-def verify_unit(need_tool, tmp_path):
-    """What systemd says of a unit's text, whose workspace is put where its program is."""
-    analyze = need_tool("systemd-analyze")
-    program = tmp_path / "anima/.venv/bin/anima-batch"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-
-    def verify(text):
-        path = tmp_path / "anima-batch@.service"
-        path.write_text(text.replace("/srv/anima", str(tmp_path / "anima")))
-        ended = subprocess.run([analyze, "verify", "--man=no", str(path)], capture_output=True, text=True)
-        return ended.returncode, ended.stderr
-
-    return verify
-
-
 def test_systemd_takes_the_unit_without_a_word(verify_unit):
     assert verify_unit(PAGE.blocks("ini")[0]) == (0, "")
 
