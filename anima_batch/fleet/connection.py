@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from distributed import Client, Security
+from distributed import TimeoutError as DaskTimeoutError
 
 from anima_batch.errors import AnimaBatchError, UsageError
 
@@ -82,6 +84,7 @@ class Connection:
 
     def connect(self) -> Client:
         """A client; raises FleetError where no scheduler answers."""
+        silence_dask()
         try:
             return Client(
                 self.address,
@@ -89,13 +92,18 @@ class Connection:
                 timeout=CONNECT_SECONDS,
                 set_as_default=False,
             )
-        except (OSError, TimeoutError) as error:
+        except (OSError, DaskTimeoutError) as error:
             raise FleetError(self.describe_silence(error)) from error
 
     def describe_silence(self, error: BaseException) -> str:
         """One line for a scheduler that does not answer."""
         why = f"{error.__cause__ or error}".partition("\n")[0]
         return f"{self.address}: no scheduler answers ({why}): start `dask scheduler` there, or mend the address"
+
+
+def silence_dask() -> None:
+    """Keep Dask's own log off the terminal: what matters is told in our words."""
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 
 def is_loopback(host: str) -> bool:

@@ -6,11 +6,11 @@ import itertools
 import pickle
 import queue
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from distributed import Client, Future, KilledWorker, fire_and_forget
+from distributed import CancelledError, Client, Future, KilledWorker, fire_and_forget
+from distributed import TimeoutError as DaskTimeoutError
 
 from anima_batch.fleet.board import TOPIC, examine_board, forget_images
 from anima_batch.fleet.messages import NPU, Assignment, Examined, Need, Refused, Result, Told
@@ -61,7 +61,7 @@ class Crew:
         self._check()
         try:
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, TimeoutError, RuntimeError) as error:
+        except (OSError, DaskTimeoutError, RuntimeError) as error:
             raise SchedulerLostError from error
         return {address: str(entry["name"]) for address, entry in workers.items() if NPU in entry.get("resources", {})}
 
@@ -115,7 +115,7 @@ class Crew:
         future, value, problem, is_deadly = self._futures[key], None, "", False
         try:
             value = future.result(timeout=RESULT_SECONDS)
-        except TimeoutError:
+        except DaskTimeoutError:
             future.add_done_callback(lambda _: self._inbox.put(key))
             return
         except KilledWorker as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from anima_batch.batch import checkpoint_bytes
 from anima_batch.environment import changed_environment
-from anima_batch.fleet.boards import BoardState, add_newest
+from anima_batch.fleet.boards import LEARN_FROM, BoardState, add_newest
 from anima_batch.fleet.connection import FleetError
 from anima_batch.fleet.crew import Answered, Crew, Ended, Word
 from anima_batch.fleet.messages import Assignment, Began, Busy, Made, Need, Refused, Told
@@ -55,7 +55,8 @@ class Dispatch:
         self._failed: dict[str, dict[str, Made]] = {}  # request id -> what boards made of it, by name
         self._deaths: Counter[str] = Counter()
         self._numbers: dict[str, int] = {}
-        self._rates = Rates(tuple(entry.measurement for entry in walk.found.values() if entry.measurement))
+        measured = tuple(entry.measurement for entry in walk.found.values() if entry.measurement)
+        self._rates = Rates(measured[-LEARN_FROM:])
         self._left = Workload.of(walk.pending)
         self._recorded = {key[:12] for key, entry in walk.found.items() if entry.progress.status == "done"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import signal
 import socket
@@ -13,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
+from distributed import TimeoutError as DaskTimeoutError
 from distributed import Worker
 
 from anima_batch.errors import UsageError
 from anima_batch.files import lock_folder, make_folder
 from anima_batch.fleet.board import Board
-from anima_batch.fleet.connection import CONNECT_SECONDS, Connection
+from anima_batch.fleet.connection import CONNECT_SECONDS, Connection, silence_dask
 from anima_batch.fleet.messages import NPU
 
 AGAIN_SECONDS = 2.0  # between two tries to reach the scheduler
@@ -48,7 +48,7 @@ def serve_board(connection: Connection, workspace: Path, name: str | None, tell:
     connection.security()  # files that are no certificates are told before anything is tried
     board = Board(name, workspace, tell)
     make_folder(board.scratch)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is told in our own words
+    silence_dask()
     with lock_folder(board.scratch), dask.config.set(DASK):
         return asyncio.run(_serve(connection, board, tell))
 
@@ -62,7 +62,7 @@ async def _serve(connection: Connection, board: Board, tell: Tell) -> int:
         worker = _make_worker(connection, board, executor)
         try:
             await worker
-        except (OSError, TimeoutError, RuntimeError, ValueError) as error:  # ValueError: the name is still taken
+        except (OSError, DaskTimeoutError, RuntimeError, ValueError) as error:  # ValueError: the name is still taken
             if not is_waiting_told:
                 tell(f"{board.name}: {connection.describe_silence(error)}; waiting for it")
             is_waiting_told = True
