@@ -51,13 +51,15 @@ class Fleet:
         self._start("scheduler", command, {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": ttl})
         wait_until(self._is_listening, "the scheduler")
 
-    def start_board(self, name: str, *, shares: bool = False, **environment: str) -> None:
-        """`fleet-worker`; returns when it serves."""
-        workspace = self.driver.folder if shares else self.folder / name
-        workspace.mkdir(exist_ok=True)
-        command = [*COMMAND, "fleet-worker", self.address, "--workspace", str(workspace), "--name", name, *self.tls]
-        self._start(name, command, environment)
-        wait_until(lambda: "serves" in self.log(name), f"{name}: {self.log(name)}")
+    def start_boards(self, *names: str, shares: bool = False, **environment: str) -> None:
+        """`fleet-worker` for each; returns when they serve."""
+        for name in names:
+            workspace = self.driver.folder if shares else self.folder / name
+            workspace.mkdir(exist_ok=True)
+            command = [*COMMAND, "fleet-worker", self.address, "--workspace", str(workspace), "--name", name, *self.tls]
+            self._start(name, command, environment)
+        for name in names:
+            wait_until(lambda name=name: "serves" in self.log(name), f"{name}: {self.log(name)}")
 
     def log(self, name: str) -> str:
         """What a process has said."""

@@ -1,4 +1,7 @@
-"""What docs/fleet.md tells people to do: its commands exist, its units are units. tests/fleet/test_tls.py runs openssl."""
+"""What docs/fleet.md tells people to do: its commands exist, its units are units.
+
+Its certificates are made by tests/fleet/test_tls.py.
+"""
 
 import pytest
 from page import Page, unknown_options

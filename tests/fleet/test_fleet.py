@@ -22,8 +22,7 @@ def fleet(tmp_path_factory):
     """Four boards with a folder each, and the 24 images that they made."""
     with fleet_in(tmp_path_factory.mktemp("fleet")) as fleet:
         fleet.start_scheduler()
-        for name in NAMES:
-            fleet.start_board(name)
+        fleet.start_boards(*NAMES)
         fleet.ended = fleet.run(fleet.driver.write_job(JOB.format(seeds=6)))
         yield fleet
 

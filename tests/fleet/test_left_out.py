@@ -30,8 +30,7 @@ def left_out(ended):
 
 def test_a_board_without_the_model_set(fleet):
     fleet.driver.make_own_set()
-    fleet.start_board("ada")
-    fleet.start_board("bela")
+    fleet.start_boards("ada", "bela")
     shutil.copytree(fleet.driver.folder / "models", fleet.folder / "bela/models")
     ended = fleet.run(fleet.driver.write_job(f'model_set = "mine"\n{SMALL}'))
     assert ended.stdout.startswith("4 done")
@@ -43,8 +42,8 @@ def test_a_board_without_the_model_set(fleet):
 
 def test_a_board_whose_model_set_was_damaged(fleet):
     fleet.driver.make_own_set()
+    fleet.start_boards("ada", "bela")
     for name in ("ada", "bela"):
-        fleet.start_board(name)
         shutil.copytree(fleet.driver.folder / "models", fleet.folder / name / "models")
     graph = next((fleet.folder / "ada/models/mine").rglob("*mlp*.onnx"))
     graph.write_bytes(graph.read_bytes()[:-1] + b"x")
@@ -58,9 +57,8 @@ def test_a_board_whose_model_set_was_damaged(fleet):
 
 def test_a_board_with_another_runtime_than_the_others(fleet, tmp_path):
     path = fleet.driver.environment["PYTHONPATH"]
-    fleet.start_board("ada", PYTHONPATH=make_version(tmp_path / "other", "onnxruntime", "1.99.0") + path)
-    fleet.start_board("bela")
-    fleet.start_board("cleo")
+    fleet.start_boards("ada", PYTHONPATH=make_version(tmp_path / "other", "onnxruntime", "1.99.0") + path)
+    fleet.start_boards("bela", "cleo")
     job = fleet.driver.write_job(SMALL)
     ended = fleet.run(job)
     assert ended.stdout.startswith("4 done")
@@ -72,9 +70,8 @@ def test_a_board_with_another_runtime_than_the_others(fleet, tmp_path):
 
 def test_a_mixed_environment_is_said_where_it_is_accepted(fleet, tmp_path):
     path = fleet.driver.environment["PYTHONPATH"]
-    fleet.start_board("ada", PYTHONPATH=make_version(tmp_path / "other", "onnxruntime", "1.99.0") + path)
-    fleet.start_board("bela")
-    fleet.start_board("cleo")
+    fleet.start_boards("ada", PYTHONPATH=make_version(tmp_path / "other", "onnxruntime", "1.99.0") + path)
+    fleet.start_boards("bela", "cleo")
     ended = fleet.run(fleet.driver.write_job(JOB.format(seeds=3)), "--accept-environment")
     assert ended.stdout.startswith("12 done")
     assert left_out(ended) == []
@@ -98,7 +95,7 @@ def test_an_image_goes_on_where_its_environment_is(fleet, tmp_path):
             process.terminate()
     process.communicate()
     fleet.driver.environment = here
-    fleet.start_board("ada", shares=True)
+    fleet.start_boards("ada", shares=True)
     ended = fleet.run(job, check=4)
     assert "begun in another environment than any board's (onnxruntime: 1.99.0 -> " in ended.stderr
     assert "or restart it with --accept-environment" in ended.stderr
@@ -109,8 +106,8 @@ def test_an_image_goes_on_where_its_environment_is(fleet, tmp_path):
 def test_a_board_whose_disk_is_full(fleet, tmp_path, need_tool):
     with mounted_disk("tmpfs", tmp_path, "mkfs.ext4") as disk:
         (fleet.folder / "ada").symlink_to(disk.folder)
-        fleet.start_board("ada")
-        fleet.start_board("bela")
+        fleet.start_boards("ada")
+        fleet.start_boards("bela")
         disk.fill(leave=1 << 14)
         ended = fleet.run(fleet.driver.write_job(JOB.format(seeds=2)))
         fleet.kill("ada")
@@ -123,7 +120,7 @@ def test_a_board_whose_disk_is_full(fleet, tmp_path, need_tool):
 
 def test_no_board_that_can_make_it(fleet):
     fleet.driver.make_own_set()
-    fleet.start_board("ada")
+    fleet.start_boards("ada")
     ended = fleet.run(fleet.driver.write_job(f'model_set = "mine"\n{SMALL}'), check=4)
     assert "error: ada: " in ended.stderr
     assert "error: fleet: no board can make the 4 images that wait" in ended.stderr
@@ -132,8 +129,8 @@ def test_no_board_that_can_make_it(fleet):
 def test_an_image_that_fails_on_one_board_is_made_on_another(fleet):
     """And a board on which two failed that others could make gets no more."""
     faults = '[{"kind": "error_code", "step": 2}]'
-    fleet.start_board("ada", ANIMA_BATCH_FAULTS=faults)
-    fleet.start_board("bela")
+    fleet.start_boards("ada", ANIMA_BATCH_FAULTS=faults)
+    fleet.start_boards("bela")
     ended = fleet.run(fleet.driver.write_job(JOB.format(seeds=3)))
     assert ended.stdout.startswith("12 done, 0 done before, 0 failed")
     assert ended.stderr.count(": tried on another board") == 2
@@ -143,8 +140,7 @@ def test_an_image_that_fails_on_one_board_is_made_on_another(fleet):
 
 def test_an_image_that_fails_on_two_boards_has_failed(fleet):
     faults = '[{"kind": "nan", "seed": 1, "step": 2}]'
-    for name in ("ada", "bela", "cleo"):
-        fleet.start_board(name, ANIMA_BATCH_FAULTS=faults)
+    fleet.start_boards("ada", "bela", "cleo", ANIMA_BATCH_FAULTS=faults)
     ended = fleet.run(fleet.driver.write_job(JOB.format(seeds=2)), check=1)
     assert ended.stdout.startswith("4 done, 0 done before, 4 failed")
     assert left_out(ended) == []
@@ -163,12 +159,12 @@ def test_a_scheduler_without_boards_is_waited_at(fleet):
     driver = fleet.start(fleet.driver.write_job(SMALL))
     line = "no board is there: start `anima-batch fleet-worker` on one; waiting"
     wait_until(lambda: line in fleet.log("driver"), "the line")
-    fleet.start_board("ada")
+    fleet.start_boards("ada")
     assert driver.wait(300) == 0, fleet.log("driver")
 
 
 def test_two_boards_of_one_name(fleet):
-    fleet.start_board("ada")
+    fleet.start_boards("ada")
     ended = fleet.driver.run(
         "fleet-worker", fleet.address, "--workspace", str(fleet.folder / "ada"), "--name", "ada", check=6
     )

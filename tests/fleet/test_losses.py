@@ -42,8 +42,7 @@ def test_boards_that_are_killed_at_random(fleet, golden, shares):
     drawn = random.Random(seed)
     fleet.start_scheduler()
     names = ["ada", "bela", "cleo"]
-    for name in names:
-        fleet.start_board(name, shares=shares)
+    fleet.start_boards(*names, shares=shares)
     driver = fleet.start(fleet.driver.write_job(SMALL))
     wait_until(lambda: fleet.count_steps() > 2, "the first steps")
     kills = 0
@@ -53,7 +52,7 @@ def test_boards_that_are_killed_at_random(fleet, golden, shares):
         if driver.poll() is None:
             fleet.kill(name)
             kills += 1
-            fleet.start_board(name, shares=shares)
+            fleet.start_boards(name, shares=shares)
     assert driver.wait(300) == 0, fleet.log("driver")
     # An image may be hit more than once: each kill costs it a step, or what it had.
     check(fleet, golden, repeated=kills * (1 if shares else 6))
@@ -62,8 +61,7 @@ def test_boards_that_are_killed_at_random(fleet, golden, shares):
 
 def test_a_board_that_is_lost_on_shared_storage_costs_one_step(fleet, golden):
     fleet.start_scheduler()
-    for name in ("ada", "bela"):
-        fleet.start_board(name, shares=True)
+    fleet.start_boards("ada", "bela", shares=True)
     driver = fleet.start(fleet.driver.write_job(SMALL))
     wait_until(lambda: any(e["board"] == "ada" and e["report"]["index"] == 3 for e in fleet.told("StepDone")), "step 3")
     fleet.kill("ada")
@@ -78,8 +76,7 @@ def test_a_board_that_is_lost_on_shared_storage_costs_one_step(fleet, golden):
 
 def test_a_scheduler_that_is_lost_is_waited_for(fleet, golden):
     fleet.start_scheduler()
-    for name in ("ada", "bela"):
-        fleet.start_board(name)
+    fleet.start_boards("ada", "bela")
     driver = fleet.start(fleet.driver.write_job(SMALL))
     wait_until(lambda: fleet.count_steps() > 8, "the first steps")
     fleet.kill("scheduler")
@@ -94,8 +91,7 @@ def test_a_scheduler_that_is_lost_is_waited_for(fleet, golden):
 @pytest.mark.parametrize("shares", [True, False])
 def test_a_driver_that_is_killed_is_run_again(fleet, golden, shares):
     fleet.start_scheduler()
-    for name in ("ada", "bela"):
-        fleet.start_board(name, shares=shares)
+    fleet.start_boards("ada", "bela", shares=shares)
     job = fleet.driver.write_job(SMALL)
     for _ in range(3):
         before = fleet.count_steps()
@@ -109,8 +105,7 @@ def test_a_driver_that_is_killed_is_run_again(fleet, golden, shares):
 
 def test_a_stop_keeps_all_that_is_done(fleet, golden):
     fleet.start_scheduler()
-    for name in ("ada", "bela"):
-        fleet.start_board(name, shares=True)
+    fleet.start_boards("ada", "bela", shares=True)
     job = fleet.driver.write_job(SMALL)
     driver = fleet.start(job)
     wait_until(lambda: fleet.count_steps() > 8, "steps")
@@ -126,8 +121,7 @@ def test_a_stop_keeps_all_that_is_done(fleet, golden):
 def test_a_board_that_sleeps_and_wakes_late_cannot_overwrite(fleet, golden, shares):
     """The scheduler takes it for lost; its image is made by another; then it wakes in the middle of a step."""
     fleet.start_scheduler(ttl="4s")
-    for name in ("ada", "bela"):
-        fleet.start_board(name, shares=shares)
+    fleet.start_boards("ada", "bela", shares=shares)
     driver = fleet.start(fleet.driver.write_job(SMALL))
     wait_until(lambda: any(e["board"] == "ada" and e["report"]["index"] == 2 for e in fleet.told("StepDone")), "step 2")
     fleet.pause("ada")
@@ -147,11 +141,11 @@ def test_a_board_that_sleeps_and_wakes_late_cannot_overwrite(fleet, golden, shar
 def test_a_board_that_gives_no_sign_loses_its_image_before_the_scheduler_misses_it(fleet, golden):
     """Its steps hang while Dask still hears from it; what the board allows itself is what it is allowed."""
     fleet.start_scheduler()
-    fleet.start_board("ada", shares=True)
+    fleet.start_boards("ada", shares=True)
     job = fleet.driver.write_job(SMALL + "[run]\ndeadline_seconds = 1\n")
     driver = fleet.start(job)
     wait_until(lambda: any(event["report"]["index"] == 3 for event in fleet.told("StepDone")), "step 3")
-    fleet.start_board("bela", shares=True)
+    fleet.start_boards("bela", shares=True)
     stem = fleet.told("ImageStarted")[-1]["stem"]
     fleet.pause("ada")
     wait_until(lambda: "ada: no sign for" in fleet.log("driver"), "word of it")

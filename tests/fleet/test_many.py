@@ -20,8 +20,7 @@ def test_ten_thousand_images(tmp_path):
     seconds, resident = [], []
     with fleet_in(tmp_path) as fleet:
         fleet.start_scheduler()
-        for name in ("ada", "bela", "cleo", "dora"):
-            fleet.start_board(name)
+        fleet.start_boards("ada", "bela", "cleo", "dora")
         job = fleet.driver.write_job(f'[defaults]\nprompt = "a boat"\nsteps = 4\n[matrix]\nseed = ["1..{IMAGES}"]\n')
         make = functools.partial(make_on_fleet, connection=Connection(fleet.address), make=make_instantly)
         events = run_job(fleet.driver.folder / job, fleet.driver.folder, RunOptions(), StopRequest(), make)

@@ -39,7 +39,7 @@ def fleet(tmp_path_factory, need_tool):
         fleet.tls = options(folder / "ours", "scheduler")
         fleet.start_scheduler("--protocol", "tls", *fleet.tls)
         fleet.tls = options(folder / "ours", "ada")
-        fleet.start_board("ada")
+        fleet.start_boards("ada")
         yield fleet
 
 
