@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -98,3 +99,20 @@ def wait_for(process: subprocess.Popen[str], text: str) -> str:
         if text in line:
             return line
     raise AssertionError(f"the process ended with {process.wait()} before it said {text!r}")
+
+
+def show_on_terminal(workspace: Workspace, *arguments: str) -> str:
+    """What the command writes to a terminal that is its stdout and stderr."""
+    ours, its = os.openpty()
+    environment = {**workspace.environment, "COLUMNS": "400", "TERM": "xterm"}
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=workspace.folder, env=environment, stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other side is closed
+        while block := os.read(ours, 65536):
+            shown += block
+    os.close(ours)
+    assert process.wait() == 0, shown
+    return shown.decode()

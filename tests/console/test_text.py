@@ -1,13 +1,11 @@
 """What a terminal may be shown."""
 
-import contextlib
 import json
 import math
 import os
-import subprocess
 
 import pytest
-from command import COMMAND, ENVIRONMENT, Workspace
+from command import show_on_terminal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +72,7 @@ def test_what_a_prompt_holds_does_not_reach_a_terminal(workspace):
     """The prompt is shown in a warning, since it looks like one with weights."""
     prompt = "(\x1b[2Jred\x9b31m [bold]x[/bold] :cat:1.2)"
     job = workspace.write_job(f"[defaults]\nprompt = {json.dumps(prompt)}\nseed = 1\nsteps = 1\n")
-    shown = run_on_a_terminal(workspace, "run", job)
+    shown = show_on_terminal(workspace, "run", job)
     assert r"(\x1b[2Jred\x9b31m [bold]x[/bold] :cat:1.2)" in shown
     assert "\x1b[2J" not in shown
     assert "\x9b" not in shown
@@ -82,20 +80,3 @@ def test_what_a_prompt_holds_does_not_reach_a_terminal(workspace):
     assert found[0]["request"]["prompt"] == prompt
     for arguments in (("audit", "outputs/job"), ("audit", "outputs/job", "--json"), ("plan", job, "--json")):
         assert all(line.isprintable() for line in workspace.run(*arguments).stdout.split("\n"))
-
-
-def run_on_a_terminal(workspace: Workspace, *arguments: str) -> str:
-    """What the command writes to a terminal that is its stdout and stderr."""
-    ours, its = os.openpty()
-    environment = {**ENVIRONMENT, "COLUMNS": "400", "TERM": "xterm"}
-    process = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=workspace.folder, env=environment, stdin=its, stdout=its, stderr=its
-    )
-    os.close(its)
-    shown = b""
-    with contextlib.suppress(OSError):  # how Linux says that the other side is closed
-        while block := os.read(ours, 65536):
-            shown += block
-    os.close(ours)
-    assert process.wait() == 0, shown
-    return shown.decode()

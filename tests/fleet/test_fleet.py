@@ -1,10 +1,11 @@
 """Four boards on loopback make one job: the same pictures as one machine's, each once."""
 
 import json
+import re
 
 import pytest
 from boards import JOB, fleet_in
-from command import Workspace
+from command import Workspace, show_on_terminal
 
 NAMES = ("ada", "bela", "cleo", "dora")
 
@@ -64,6 +65,16 @@ def test_progress_names_the_board_and_the_end_of_the_batch(fleet):
     assert any(line.startswith("[1/24] ") and line.split(" on ")[-1] in NAMES for line in lines)
     last = [event for event in fleet.told("StepDone") if event["batch_seconds_left"] is not None][-1]
     assert 0 <= last["batch_seconds_left"] < 60
+
+
+def test_a_terminal_shows_a_bar_for_each_board(fleet):
+    """A second job on the same boards, seen through a terminal."""
+    job = fleet.driver.write_job(JOB.format(seeds=2), "seen")
+    shown = show_on_terminal(fleet.driver, "run", job, "--dask", fleet.address)
+    lines = [line for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)) if line]
+    for name in NAMES:
+        assert any(re.match(rf"{name}: (a-red-house|an-owl).* [0-6]/6 ", line) for line in lines), lines[-20:]
+    assert any(re.match(r"batch .*8/8", line) for line in lines)
 
 
 def test_boards_keep_nothing_of_images_that_are_recorded(fleet):
