@@ -29,7 +29,9 @@ ENOUGH, TRIALS = 1, 40  # bad states of a broken writer after which it counts as
 REAL, LATE = ["-m", "anima_batch"], ["-m", "crash.late_writer"]
 REPLACED = 2  # steps after which the next one's checkpoint replaces an older one, whose blocks can be torn
 # Broken only while a finished picture is recorded; the others are whenever something is saved.
-BROKEN_AT_THE_END = ("picture not synced", "manifest before picture", "checkpoint removed first")
+IN_WRONG_ORDER = ("manifest before picture", "checkpoint removed first")  # bad until the picture is done, never after
+BROKEN_AT_THE_END = ("picture not synced", *IN_WRONG_ORDER)
+RECORDED_AFTER = 0.6  # of the time from the last step to the word that the picture is done: before, it is decoded
 
 # f2fs writes a file's blocks elsewhere and its node last: a small file overwritten in place and synced is old or
 # new there (0 of 40 cuts were bad).
@@ -254,9 +256,12 @@ def count_bad(laboratory: Laboratory, kind: str, late: Kept, name: str, draw: ra
 
     step = STEPS if name in BROKEN_AT_THE_END else REPLACED
     span = _measure_span(laboratory, late, name, step)
-    # In turn before and after it is told that more is done: what was not synced is lost behind it only, and how long
-    # the way there is differs with what else the processors do.
-    moments = [(bool(turn % 2), draw.uniform(0, LOST_SECONDS if turn % 2 else span)) for turn in range(TRIALS)]
+    if name in IN_WRONG_ORDER:
+        moments = [(False, draw.uniform(RECORDED_AFTER * span, span)) for _ in range(TRIALS)]
+    else:
+        # In turn before and after it is told that more is done: what was not synced is lost behind it only; how long
+        # the way there is differs with what else the processors do.
+        moments = [(bool(turn % 2), draw.uniform(0, LOST_SECONDS if turn % 2 else span)) for turn in range(TRIALS)]
     bad = 0
     for is_bad in _side_by_side(try_one, moments, together=_workers()):
         bad += is_bad
