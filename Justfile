@@ -83,3 +83,7 @@ eta:
 measure-step set:
     .venv/bin/anima-batch bench step --model-set {{set}} --threads 1
     .venv-train/bin/python -m studies.host_maths
+
+# What a fleet of one board costs over running alone: some three minutes on two quiet cores
+fleet-cost *arguments:
+    {{python}} -m studies.fleet_cost {{arguments}}

@@ -34,6 +34,8 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.driver = Workspace(folder / "driver")
+        # Dask warns where a disk is slow.
+        self.driver.environment["PYTHONWARNINGS"] = "error,default::UserWarning"
         self.events = folder / "events.jsonl"
         self.tls: tuple[str, ...] = ()
         self.port = _find_port()

@@ -21,6 +21,7 @@ from anima_batch.fleet.messages import (
     Began,
     Busy,
     Examined,
+    Idle,
     Made,
     Need,
     Refused,
@@ -125,6 +126,7 @@ class Board(WorkerPlugin):
         except AnimaBatchError as error:
             return Refused(self.name, error.lines)
         finally:
+            self._send(Told(assignment.need.run_id, str(key), self.name, Idle()))
             self._unwanted.discard(str(key))
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from anima_batch.environment import changed_environment
 from anima_batch.fleet.boards import LEARN_FROM, BoardState, add_newest
 from anima_batch.fleet.connection import FleetError
 from anima_batch.fleet.crew import Answered, Crew, Ended, Word
-from anima_batch.fleet.messages import Assignment, Began, Busy, Made, Need, Refused, Told
+from anima_batch.fleet.messages import Assignment, Began, Busy, Idle, Made, Need, Refused, Told
 from anima_batch.fleet.outlook import estimate_end
 from anima_batch.fleet.recording import give_up, measure_recorded, record
 from anima_batch.fleet.roster import Roster, find_begun
@@ -221,7 +221,7 @@ class Dispatch:
                 board.steps[planned.request_id[:12]] = content.durable_step
             board.seconds_left = content.image_seconds_left or 0.0
             yield replace(content, board=told.board, batch_seconds_left=self._estimate())
-        else:
+        elif not isinstance(content, Idle):
             yield content
 
     def _estimate(self) -> float | None:

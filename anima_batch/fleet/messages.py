@@ -101,10 +101,15 @@ class Busy:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """The board is done with the task, whoever still waits for it."""
+
+
+@dataclass(frozen=True)
 class Told:
     """What a board says while it works on the task `key`."""
 
     run_id: str
     key: str
     board: str
-    content: Began | Busy | Event
+    content: Began | Busy | Idle | Event
