@@ -49,7 +49,7 @@ class BoardState:
 
     def join(self, address: str) -> None:
         """It is there, perhaps again, and has to show anew what it can do."""
-        self.address, self.examined, self.fault, self.is_silent, self.steps = address, None, "", False, {}
+        self.address, self.examined, self.fault, self.is_silent = address, None, "", False
 
     def learn(self, measurement: Measurement) -> None:
         """It made an image."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from distributed import Client, Security
 from distributed import TimeoutError as DaskTimeoutError
+from distributed.versions import VersionMismatchWarning
 
 from anima_batch.errors import AnimaBatchError, UsageError
 
@@ -102,8 +104,11 @@ class Connection:
 
 
 def silence_dask() -> None:
-    """Keep Dask's own log off the terminal: what matters is told in our words."""
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    """Keep Dask's own words off the terminal: what matters is told in ours."""
+    warnings.simplefilter("ignore", VersionMismatchWarning)  # boards are compared by what acts on a picture
+    for name in (*logging.root.manager.loggerDict, "asyncio"):  # asyncio tells what of Dask ended with a connection
+        if name.partition(".")[0] in ("asyncio", "distributed", "tornado"):  # each of Dask's has a level of its own
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def is_loopback(host: str) -> bool:

@@ -163,7 +163,7 @@ class Dispatch:
         taken = {running.board for running in self._running.values() if running.board}
         coming = [running.boards.keys() for running in self._running.values() if running.board is None]
         free = {board.name for board in self._roster.ready} - taken
-        for planned in list(self._queue) if len(free) > len(coming) else ():
+        for planned in self._order() if len(free) > len(coming) else ():
             boards = {board.name: board.address for board in self._suitable(planned) if board.name in free}
             if len(boards) > sum(bool(boards.keys() & others) for others in coming):
                 self._queue.remove(planned)
@@ -171,6 +171,11 @@ class Dispatch:
                 yield from self._give(planned, boards)
                 if len(free) <= len(coming):
                     return
+
+    def _order(self) -> list[PlannedImage]:
+        """The images that wait; last those that a board has begun which is not there: it may come back."""
+        gone = self._roster.find_gone()
+        return sorted(self._queue, key=lambda planned: planned.request_id[:12] in gone) if gone else list(self._queue)
 
     def _give(self, planned: PlannedImage, boards: dict[str, str]) -> Iterator[Event]:
         if planned.request_id not in self._numbers:

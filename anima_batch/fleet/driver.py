@@ -71,7 +71,7 @@ def _make_need(walk: Walk) -> Need:
         mark=mark,
         version=__version__,
         job=JobRecord(name=batch.spec.name, digest=batch.spec.digest),
-        model_set_name=batch.model_set.name,
+        model_set_name=batch.spec.model_set,
         model_set_digest=batch.model_set.digest,
         backend=walk.backend,
         run=walk.run,

@@ -47,6 +47,11 @@ class Roster:
         """Those that may be given an image."""
         return [board for board in self.here if board.is_ready] if self.reference is not None else []
 
+    def find_gone(self) -> set[str]:
+        """Short ids of the images whose steps lie with boards that are not there, or have not answered yet."""
+        away = (b for b in self._boards.values() if b.name not in self._here or b.is_coming)
+        return {short for board in away for short in board.steps}
+
     def clear(self) -> None:
         """Nobody is there any more."""
         self._here = {}
