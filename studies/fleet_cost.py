@@ -15,15 +15,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "anima_batch"]
-JOB = 'schema_version = 1\n[defaults]\nprompt = "a red house"\nsteps = {steps}\n[matrix]\nseed = ["1..{images}"]\n'
+# One thread computes, as on a board whose driver and scheduler are other machines: they have the other processor here.
+JOB = """schema_version = 1
+[run]
+threads = 1
+[defaults]
+prompt = "a red house"
+width = 192
+height = 128
+steps = {steps}
+[matrix]
+seed = ["1..{images}"]
+"""
 
 
 def main() -> None:
     """Print seconds an image both ways, and the ratio of their medians."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--images", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--images", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     alone, fleet = [], []
@@ -54,9 +65,10 @@ def one_board(folder: Path) -> Iterator[str]:
     serve = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--no-dashboard"]
     board = folder / "board"
     board.mkdir()
+    join = [*COMMAND, "fleet-worker", address, "--workspace", str(board), "--name", "one"]
     processes = [
         subprocess.Popen([*serve, "--port", str(port)], stderr=subprocess.DEVNULL),  # noqa: S603
-        subprocess.Popen([*COMMAND, "fleet-worker", address, "--workspace", str(board), "--name", "one"]),  # noqa: S603
+        subprocess.Popen(join, stderr=subprocess.DEVNULL),  # noqa: S603
     ]
     try:
         yield address

@@ -210,7 +210,7 @@ class Board(WorkerPlugin):
 
         send(Began(planned.from_step))
         self.tell(f"{self.name}: {planned.stem} after step {planned.from_step}")
-        model.worker.on_ask = lambda seconds: send(Busy(seconds))
+        model.worker.on_ask = _Heartbeat(send)
         nothing = self.scratch / planned.stem  # pictures and manifests are the driver's
         for event in make_image(setting, planned, ImagePaths(nothing, nothing, folder)):
             send(event)
@@ -239,6 +239,19 @@ class Board(WorkerPlugin):
     def is_unwanted(self, key: str) -> bool:
         """Whether the image of a task is to stop after its step."""
         return self.stopping or key in self._unwanted
+
+
+@dataclass
+class _Heartbeat:
+    """Says how long the next word may take, where that is not what was said last: a step is as long as the last one."""
+
+    send: Callable[[Busy], None]
+    told: float = 0.0
+
+    def __call__(self, seconds: float) -> None:
+        if not self.told / 2 < seconds <= self.told:
+            self.told = 1.25 * seconds  # so that a step that takes a little longer than any before needs no word
+            self.send(Busy(self.told))
 
 
 class _ImageStop(StopRequest):

@@ -37,6 +37,6 @@ def test_ten_thousand_images(tmp_path):
     paces = np.diff(seconds) / 500
     growth = resident[-1] - resident[len(resident) // 4]  # over three quarters of the images
     print(f"{1000 * np.median(paces):.1f} ms an image, {growth:+.1f} MiB, scheduler {scheduler:.0f} MiB")
-    assert np.median(paces) < 0.020
+    assert np.median(paces[-5:]) < 2 * np.median(paces[:5])  # how long it takes here is in docs/fleet.md
     assert growth < 16
     assert scheduler < 400
