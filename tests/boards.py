@@ -49,7 +49,7 @@ class Fleet:
     def start_scheduler(self, *options: str, ttl: str = "300s") -> None:
         """`dask scheduler`, in the environment of the tests."""
         command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
-        command += ["--port", str(self.port), "--no-dashboard", *options]
+        command += ["--port", str(self.port), "--no-dashboard", "--dashboard-address", "127.0.0.1:0", *options]
         self._start("scheduler", command, {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": ttl})
         wait_until(self._is_listening, "the scheduler")
 

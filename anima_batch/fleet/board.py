@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,16 @@ from typing import Any
 from distributed import Worker, WorkerPlugin, get_worker
 
 from anima_batch import __version__
-from anima_batch.environment import read_environment
+from anima_batch.environment import changed_environment, read_environment
 from anima_batch.errors import AnimaBatchError, ModelSetNotFoundError
 from anima_batch.files import make_folder
+from anima_batch.fleet.hooks import Collector, Forecast, Heartbeat, ImageStop
 from anima_batch.fleet.messages import (
     Assignment,
     Began,
     Busy,
     Examined,
     Idle,
-    Made,
     Need,
     Refused,
     Result,
@@ -30,14 +30,13 @@ from anima_batch.fleet.messages import (
     Told,
 )
 from anima_batch.model_set import find_by_digest
-from anima_batch.plan import Measurement, PlannedImage, Rates
-from anima_batch.runner import Event, Notice, StopRequest
+from anima_batch.runner import Event, Notice
 from anima_batch.runner.guard import ModelSetGuard
 from anima_batch.runner.image import make_image
-from anima_batch.runner.record import ImagePaths, Outcome, Provenance
+from anima_batch.runner.record import ImagePaths, Provenance
 from anima_batch.runner.space import check_space
 from anima_batch.runner.task import Setting
-from anima_batch.store import CheckpointFolder, ErrorRecord, Pixels, find_folder, image_of, list_folders, take_folder
+from anima_batch.store import CheckpointFolder, find_folder, image_of, list_folders, take_folder
 from anima_batch.worker import Deadlines, ModelWorker, Opening
 
 TOPIC = "anima-batch"
@@ -70,6 +69,12 @@ class _Model:
     worker: ModelWorker
     guard: ModelSetGuard
     provenance: Provenance
+
+
+def _describe(error: Exception) -> tuple[str, ...]:
+    if isinstance(error, AnimaBatchError):
+        return error.lines
+    return (f"{type(error).__name__}: {error}".replace("\n", " "),)
 
 
 class Board(WorkerPlugin):
@@ -113,9 +118,9 @@ class Board(WorkerPlugin):
         try:
             with self._lock:
                 model = self._open(need)
-                return Examined(self.name, model.provenance.environment, self._shares(need), self._find_begun())
-        except AnimaBatchError as error:
-            return Refused(self.name, error.lines)
+                return self._look_at_own(model.provenance.environment, shares=self._shares(need))
+        except Exception as error:  # whatever it is, the driver must not wait for this board
+            return Refused(self.name, _describe(error))
 
     def make(self, assignment: Assignment) -> Result:
         """An image from where it stands to its pixels."""
@@ -123,8 +128,8 @@ class Board(WorkerPlugin):
         try:
             with self._lock:
                 return self._make(assignment, str(key))
-        except AnimaBatchError as error:
-            return Refused(self.name, error.lines)
+        except Exception as error:  # whatever it is, the image must not come back to this board
+            return Refused(self.name, _describe(error))
         finally:
             self._send(Told(assignment.need.run_id, str(key), self.name, Idle()))
             self._unwanted.discard(str(key))
@@ -176,13 +181,18 @@ class Board(WorkerPlugin):
         except (OSError, UnicodeDecodeError):
             return False
 
-    def _find_begun(self) -> dict[str, int]:
-        begun = {}
+    def _look_at_own(self, environment: dict[str, str | None], *, shares: bool) -> Examined:
+        """What lies on this board's own storage, too."""
+        begun, foreign = {}, {}
         for short in {image_of(path) for path in self.scratch.glob("checkpoints/*")} - {None}:
             loaded = CheckpointFolder(find_folder(self.scratch / "checkpoints" / str(short))).load()
-            if loaded.checkpoint is not None:
+            if loaded.checkpoint is None:
+                continue
+            if changed := changed_environment(loaded.checkpoint.meta.get("environment", {}), environment):
+                foreign[str(short)] = "; ".join(changed)
+            else:
                 begun[str(short)] = loaded.checkpoint.step
-        return begun
+        return Examined(self.name, environment, shares, begun, foreign)
 
     def _make(self, assignment: Assignment, key: str) -> Result:
         model, planned = self._open(assignment.need), assignment.planned
@@ -192,13 +202,13 @@ class Board(WorkerPlugin):
         folder = take_folder(base)
         loaded = CheckpointFolder(folder).load().checkpoint
         planned = replace(planned, from_step=loaded.step if loaded else 0)
-        recorder = _Collector(self.name, model.provenance.environment)
+        recorder = Collector(self.name, model.provenance.environment)
         setting = Setting(
             worker=model.worker,
             provenance=model.provenance,
             conditioning_folder=self.scratch / "conditioning",
-            forecast=_Forecast(assignment.rates, planned),
-            stop=_ImageStop(self, key),
+            forecast=Forecast(assignment.rates, planned),
+            stop=ImageStop(lambda: not self.is_unwanted(key)),
             guard=model.guard,
             recorder=recorder,
             accept_environment=assignment.accept_environment,
@@ -210,7 +220,7 @@ class Board(WorkerPlugin):
 
         send(Began(planned.from_step))
         self.tell(f"{self.name}: {planned.stem} after step {planned.from_step}")
-        model.worker.on_ask = _Heartbeat(send)
+        model.worker.on_ask = Heartbeat(send)
         nothing = self.scratch / planned.stem  # pictures and manifests are the driver's
         for event in make_image(setting, planned, ImagePaths(nothing, nothing, folder)):
             send(event)
@@ -239,71 +249,3 @@ class Board(WorkerPlugin):
     def is_unwanted(self, key: str) -> bool:
         """Whether the image of a task is to stop after its step."""
         return self.stopping or key in self._unwanted
-
-
-@dataclass
-class _Heartbeat:
-    """Says how long the next word may take, where that is not what was said last: a step is as long as the last one."""
-
-    send: Callable[[Busy], None]
-    told: float = 0.0
-
-    def __call__(self, seconds: float) -> None:
-        if not self.told / 2 < seconds <= self.told:
-            self.told = 1.25 * seconds  # so that a step that takes a little longer than any before needs no word
-            self.send(Busy(self.told))
-
-
-class _ImageStop(StopRequest):
-    """True once the board or the image is to stop."""
-
-    def __init__(self, board: Board, key: str) -> None:
-        super().__init__()
-        self._board = board
-        self._key = key
-
-    def __bool__(self) -> bool:
-        return self._board.is_unwanted(self._key)
-
-
-@dataclass
-class _Collector:
-    """Keeps what the driver is to record."""
-
-    board: str
-    environment: dict[str, str | None]
-    made: Made | None = None
-
-    @property
-    def verdict(self) -> str:
-        """What came of the image, in a word."""
-        if self.made is None:
-            return "stopped"
-        return f"failed: {self.made.error.message}" if self.made.error else "made"
-
-    def prepare(self) -> None:
-        """Nothing is written here in the end."""
-
-    def finish(self, planned: PlannedImage, paths: ImagePaths, outcome: Outcome, pixels: Pixels) -> Iterator[Event]:
-        """Keep a picture."""
-        self.made = Made(self.board, self.environment, outcome, pixels)
-        yield from ()
-
-    def give_up(
-        self, planned: PlannedImage, paths: ImagePaths, outcome: Outcome, error: ErrorRecord, details: str
-    ) -> Iterator[Event]:
-        """Keep why there is none."""
-        self.made = Made(self.board, self.environment, outcome, error=error, details=details)
-        yield from ()
-
-
-@dataclass(frozen=True)
-class _Forecast:
-    """Seconds left of the image, by this board's own times; of the batch the driver knows."""
-
-    rates: Rates
-    planned: PlannedImage
-
-    def __call__(self, measured: Measurement, step: int) -> tuple[float | None, float | None]:
-        rates = self.rates if self.rates.measurements else self.rates.add(measured)
-        return rates.estimate(self.planned.work_after(step)), None

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from anima_batch.environment import DECISIVE
 from anima_batch.fleet.messages import Environment, Examined
-from anima_batch.plan import Measurement, Rates
+from anima_batch.plan import Measurement, PlannedImage, Rates
 
+FIRST_SECONDS = 600.0  # from a board's first word of an image to the next
 LEARN_FROM = 20  # the newest images, for a speed
 
 
@@ -18,8 +19,8 @@ class BoardState:
     """A board that has joined, now or before.
 
     `examined` is None until it answered; `fault`: why it is left out; `is_silent`: it gave no sign for too long, and
-    gets nothing until it does. `steps`: what is done of images that lie on its own storage, by short id; `mistakes`:
-    images that failed here and not elsewhere; `seconds_left`: of the image at hand.
+    gets nothing until it does. `steps`: what is done of images that lie on its own storage, by short id; `foreign` as
+    in Examined; `mistakes`: images that failed here and not elsewhere; `seconds_left`: of the image at hand.
     """
 
     name: str
@@ -28,6 +29,7 @@ class BoardState:
     fault: str = ""
     is_silent: bool = False
     steps: dict[str, int] = field(default_factory=dict)
+    foreign: dict[str, str] = field(default_factory=dict)
     mistakes: int = 0
     rates: Rates = field(default_factory=Rates)
     seconds_left: float = 0.0
@@ -54,6 +56,18 @@ class BoardState:
     def learn(self, measurement: Measurement) -> None:
         """It made an image."""
         self.rates = add_newest(self.rates, measurement)
+
+
+@dataclass
+class Running:
+    """An image that was given to one of `boards`, addresses by name; `board` is who took it, `silence` in seconds."""
+
+    planned: PlannedImage
+    boards: dict[str, str]
+    board: str | None = None
+    silence: float = 0.0
+    allowed: float = FIRST_SECONDS
+    is_further: bool = False  # a step was done since it began
 
 
 def add_newest(rates: Rates, measurement: Measurement) -> Rates:

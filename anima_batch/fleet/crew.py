@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 import queue
@@ -11,6 +12,7 @@ from typing import Any, TypeAlias
 
 from distributed import CancelledError, Client, Future, KilledWorker, fire_and_forget
 from distributed import TimeoutError as DaskTimeoutError
+from distributed.client import ClosedClientError
 
 from anima_batch.fleet.board import TOPIC, examine_board, forget_images
 from anima_batch.fleet.messages import NPU, Assignment, Examined, Need, Refused, Result, Told
@@ -32,12 +34,12 @@ class Answered:
 
 @dataclass(frozen=True)
 class Ended:
-    """A task ended with a result, or with None: cancelled, or with a problem; `is_deadly`: its boards died of it."""
+    """A task ended with a result, or with None: cancelled, or with a problem; `is_lost`: its boards were."""
 
     key: str
     result: Result | None
     problem: str = ""
-    is_deadly: bool = False
+    is_lost: bool = False
 
 
 Word: TypeAlias = Told | Answered | Ended
@@ -58,11 +60,8 @@ class Crew:
 
     def find_boards(self) -> dict[str, str]:
         """Name by address of the boards that are there. Raises SchedulerLostError."""
-        self._check()
-        try:
+        with self._scheduler():
             workers = self._client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, DaskTimeoutError, RuntimeError) as error:
-            raise SchedulerLostError from error
         return {address: str(entry["name"]) for address, entry in workers.items() if NPU in entry.get("resources", {})}
 
     def examine(self, address: str) -> None:
@@ -79,12 +78,14 @@ class Crew:
         """Nobody waits for a task any more: its board stops after the step at hand."""
         self._examinations.pop(key, None)
         if future := self._futures.pop(key, None):
-            future.cancel()
+            with self._scheduler():
+                future.cancel()
 
     def forget(self, address: str, images: list[str]) -> None:
         """Let a board remove the checkpoints that it has of images, by their short ids."""
-        future = self._client.submit(forget_images, images, workers=[address], pure=False, allow_other_workers=False)
-        fire_and_forget(future)
+        with self._scheduler():
+            submit = self._client.submit
+            fire_and_forget(submit(forget_images, images, workers=[address], pure=False, allow_other_workers=False))
 
     def listen(self, seconds: float) -> Iterator[Word]:
         """What was said, waiting for the first word. Raises SchedulerLostError."""
@@ -103,39 +104,59 @@ class Crew:
 
     def _submit(self, name: str, function: Callable[..., Any], argument: object, addresses: list[str]) -> str:
         key = f"{name}-{next(self._numbers)}"
-        future = self._client.submit(
-            function, argument, key=key, workers=addresses, resources={NPU: 1}, pure=False, allow_other_workers=False
-        )
+        with self._scheduler():
+            future = self._client.submit(
+                function,
+                argument,
+                key=key,
+                workers=addresses,
+                resources={NPU: 1},
+                pure=False,
+                allow_other_workers=False,
+            )
         self._futures[key] = future
         future.add_done_callback(lambda _: self._inbox.put(key))
         return key
 
     def _collect(self, key: str) -> Iterator[Word]:
         """What a task that is done gave; one whose result was lost with its board is done again by Dask."""
-        future, value, problem, is_deadly = self._futures[key], None, "", False
+        future, value, problem, is_lost = self._futures[key], None, "", False
         try:
             value = future.result(timeout=RESULT_SECONDS)
         except DaskTimeoutError:
             future.add_done_callback(lambda _: self._inbox.put(key))
             return
         except KilledWorker as error:
-            problem, is_deadly = f"{error.allowed_failures + 1} boards were lost while they made it", True
+            problem, is_lost = f"{error.allowed_failures + 1} boards were lost while they had it", True
         except CancelledError:
             self._check()
+            if key in self._examinations:  # the connection was lost for a moment, and all questions with it
+                del self._futures[key]
+                self.examine(self._examinations.pop(key))
+                return
         except Exception as error:  # whatever was raised on the board
             problem = _describe(error)
         del self._futures[key]
         if key in self._examinations:
             address = self._examinations.pop(key)
-            yield Answered(address, value or Refused(address, (problem or "the question was cancelled",)))
+            yield Answered(address, value or Refused(address, (problem,)))
         else:
-            yield Ended(key, value, problem, is_deadly)
+            yield Ended(key, value, problem, is_lost)
 
     def _hear(self, event: tuple[float, Any]) -> None:
         """In Dask's thread."""
         told = pickle.loads(event[1])  # noqa: S301 - from a board, which runs what we send it as we run what it sends
         if isinstance(told, Told) and told.run_id == self._need.run_id:
             self._inbox.put(told)
+
+    @contextlib.contextmanager
+    def _scheduler(self) -> Iterator[None]:
+        """The block speaks to it; raises SchedulerLostError where nobody is there."""
+        self._check()
+        try:
+            yield
+        except (OSError, DaskTimeoutError, RuntimeError, ClosedClientError) as error:
+            raise SchedulerLostError from error
 
     def _check(self) -> None:
         if self._client.status != "running":

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from anima_batch.batch import checkpoint_bytes
 from anima_batch.environment import changed_environment
-from anima_batch.fleet.boards import LEARN_FROM, BoardState, add_newest
+from anima_batch.fleet.boards import FIRST_SECONDS, LEARN_FROM, BoardState, Running, add_newest
 from anima_batch.fleet.connection import FleetError
 from anima_batch.fleet.crew import Answered, Crew, Ended, Word
-from anima_batch.fleet.messages import Assignment, Began, Busy, Idle, Made, Need, Refused, Told
-from anima_batch.fleet.outlook import estimate_end
+from anima_batch.fleet.messages import Assignment, Began, Busy, Idle, Made, Need, Refused, Stopped, Told
+from anima_batch.fleet.outlook import estimate_batch
 from anima_batch.fleet.recording import give_up, measure_recorded, record
 from anima_batch.fleet.roster import Roster, find_begun
 from anima_batch.plan import PlannedImage, Rates, Workload
@@ -23,22 +23,10 @@ from anima_batch.runner.space import Reserve
 
 LOOK_SECONDS = 1.0  # between two looks at who is there
 TURN_SECONDS = 0.5  # for a word from any board
-FIRST_SECONDS = 600.0  # from a board's first word of an image to the next
 SILENCE = 1.5  # times what a board allows a stage: by then it has begun the stage anew, and said so
+UNBEGUN_SECONDS = 60.0  # that an image may wait at a board while another one is free
 DEATHS = 3  # boards in a row that may be lost over one image without a step
 MISTAKES = 2  # images that failed on a board and not elsewhere, until it is left out
-
-
-@dataclass
-class _Running:
-    """An image that was given to one of `boards`, addresses by name; `board` is who took it, `silence` in seconds."""
-
-    planned: PlannedImage
-    boards: dict[str, str]
-    board: str | None = None
-    silence: float = 0.0
-    allowed: float = FIRST_SECONDS
-    is_further: bool = False  # a step was done since it began
 
 
 class Dispatch:
@@ -49,7 +37,7 @@ class Dispatch:
         self._need = need
         self._reserve = reserve
         self._queue = deque(walk.pending)
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, Running] = {}
         self._begun = find_begun(walk)
         self._roster = Roster(walk, self._begun)
         self._failed: dict[str, dict[str, Made]] = {}  # request id -> what boards made of it, by name
@@ -97,14 +85,15 @@ class Dispatch:
     def _look(self) -> Iterator[Event]:
         yield from self._roster.look(self._crew)
         for key, running in list(self._running.items()):
-            if not any(self._roster.is_there(name, address) for name, address in running.boards.items()):
-                yield from self._lose(key, running)
+            holders = running.boards if running.board is None else (running.board,)
+            if not any(self._roster.is_there(name, running.boards[name]) for name in holders):
+                self._crew.cancel(key)
+                del self._running[key]
+                yield from self._lose(running)
         yield from self._check_stuck()
 
-    def _lose(self, key: str, running: _Running) -> Iterator[Event]:
-        """All boards that had the image are gone."""
-        self._crew.cancel(key)
-        del self._running[key]
+    def _lose(self, running: Running) -> Iterator[Event]:
+        """The board that had the image is gone, or all that might have taken it."""
         if running.board is not None and not running.is_further:
             self._deaths[running.planned.request_id] += 1
         if self._deaths[running.planned.request_id] < DEATHS:
@@ -112,7 +101,7 @@ class Dispatch:
         else:
             yield from self._bury(running, f"{DEATHS} boards in a row were lost over it without a step")
 
-    def _bury(self, running: _Running, problem: str) -> Iterator[Event]:
+    def _bury(self, running: Running, problem: str) -> Iterator[Event]:
         name = running.board or min(running.boards)
         examined = self._roster[name].examined
         environment = self._roster.reference if examined is None else examined.environment
@@ -124,6 +113,8 @@ class Dispatch:
         here, ready = self._roster.here, self._roster.ready
         if self._running or not self._queue or not here or any(board.is_coming for board in here):
             return
+        if any(map(self._suit, self._queue)):
+            return
         planned = self._queue[0]
         if not ready:
             raise FleetError(
@@ -131,32 +122,22 @@ class Dispatch:
                 f"fleet: no board can make the {len(self._queue)} images that wait: mend that, "
                 "then run the same command again",
             )
-        if self._suitable(planned):
-            return
         if kept := self._failed.get(planned.request_id):  # there was to be a second opinion
             self._queue.popleft()
             yield from self._record(planned, next(iter(kept.values())))
             return
-        changed = changed_environment(self._begun[planned.request_id], self._roster.reference or {})
+        begun, reference = self._begun.get(planned.request_id), self._roster.reference or {}
+        of_boards = [board.foreign[short] for board in here if (short := planned.request_id[:12]) in board.foreign]
+        changed = of_boards[0] if begun is None else "; ".join(changed_environment(begun, reference))
         raise FleetError(
-            f"{planned.stem}: begun in another environment than any board's ({'; '.join(changed)}): go back to that, "
+            f"{planned.stem}: begun in another environment than any board's ({changed}): go back to that, "
             "or restart it with --accept-environment"
         )
 
     # Who gets what.
 
-    def _suitable(self, planned: PlannedImage) -> list[BoardState]:
-        """The boards that may make the image: those that can go on with it, where there are any."""
-        failed = self._failed.get(planned.request_id, {})
-        ready = [board for board in self._roster.ready if board.name not in failed]
-        if homes := [board for board in ready if board.steps.get(planned.request_id[:12], 0) > planned.from_step]:
-            return homes
-        begun = self._begun.get(planned.request_id)
-        if begun is None:
-            return ready
-        if not self._walk.options.accept_environment:
-            ready = [b for b in ready if b.examined and not changed_environment(begun, b.examined.environment)]
-        return [board for board in ready if board.shares] or ready
+    def _suit(self, planned: PlannedImage) -> list[BoardState]:
+        return self._roster.find_suitable(planned, self._failed.get(planned.request_id, {}))
 
     def _assign(self) -> Iterator[Event]:
         """Give images to boards that are free; where several are, Dask chooses."""
@@ -164,7 +145,7 @@ class Dispatch:
         coming = [running.boards.keys() for running in self._running.values() if running.board is None]
         free = {board.name for board in self._roster.ready} - taken
         for planned in self._order() if len(free) > len(coming) else ():
-            boards = {board.name: board.address for board in self._suitable(planned) if board.name in free}
+            boards = {board.name: board.address for board in self._suit(planned) if board.name in free}
             if len(boards) > sum(bool(boards.keys() & others) for others in coming):
                 self._queue.remove(planned)
                 coming.append(boards.keys())
@@ -190,7 +171,7 @@ class Dispatch:
             needed_bytes=checkpoint_bytes(planned.image.request, self._walk.batch.model_set),
             accept_environment=self._walk.options.accept_environment,
         )
-        self._running[self._crew.give(assignment, list(boards.values()))] = _Running(planned, boards)
+        self._running[self._crew.give(assignment, list(boards.values()))] = Running(planned, boards)
 
     # What they say.
 
@@ -209,7 +190,7 @@ class Dispatch:
                 running.silence = 0.0
                 yield from self._hear_told(word, running)
 
-    def _hear_told(self, told: Told, running: _Running) -> Iterator[Event]:
+    def _hear_told(self, told: Told, running: Running) -> Iterator[Event]:
         content, planned = told.content, running.planned
         if isinstance(content, Busy):
             running.allowed = content.seconds
@@ -222,38 +203,36 @@ class Dispatch:
             running.is_further = True
             self._deaths.pop(planned.request_id, None)
             board = self._roster[told.board]
-            if not board.shares:
+            if board.examined is not None and board.shares:
+                self._begun[planned.request_id] = board.examined.environment
+            else:
                 board.steps[planned.request_id[:12]] = content.durable_step
             board.seconds_left = content.image_seconds_left or 0.0
-            yield replace(content, board=told.board, batch_seconds_left=self._estimate())
+            busy = {running.board for running in self._running.values()}
+            yield replace(
+                content,
+                board=told.board,
+                batch_seconds_left=estimate_batch(self._left, self._rates, self._roster.ready, busy),
+            )
         elif not isinstance(content, Idle):
             yield content
 
-    def _estimate(self) -> float | None:
-        """Seconds until all images are done, from each board's own speed."""
-        busy = {running.board for running in self._running.values()}
-        boards = []
-        for board in self._roster.ready:
-            alone = self._left.estimate(board.rates if board.rates.measurements else self._rates)
-            if alone is None:
-                return None
-            boards.append((board.seconds_left if board.name in busy else 0.0, alone))
-        return estimate_end(boards)
-
-    def _hear_end(self, word: Ended, running: _Running) -> Iterator[Event]:
-        result, planned = word.result, running.planned
-        name = running.board if result is None else result.board
+    def _hear_end(self, word: Ended, running: Running) -> Iterator[Event]:
+        result = word.result
         if isinstance(result, Made):
-            yield from self._judge_result(planned, result)
-            return
-        if word.is_deadly:
-            yield from self._bury(running, word.problem)
+            yield from self._judge_result(running.planned, result)
             return
         if isinstance(result, Refused):
             yield from self._roster.leave_out(self._roster[result.board], "; ".join(result.lines))
-        elif word.problem and name is not None:
-            yield from self._roster.leave_out(self._roster[name], word.problem)
-        self._queue.appendleft(planned)
+        elif isinstance(result, Stopped):
+            self._roster[result.board].examined = None  # it is about to go
+        elif word.problem and not word.is_lost:
+            for name in [running.board] if running.board else running.boards:
+                yield from self._roster.leave_out(self._roster[name], word.problem)
+        if word.is_lost:
+            yield from self._lose(running)
+        else:
+            self._queue.appendleft(running.planned)
 
     def _judge_result(self, planned: PlannedImage, made: Made) -> Iterator[Event]:
         """Record it; what failed on one board is tried on another first, since the board may be at fault."""
@@ -267,7 +246,7 @@ class Dispatch:
                     yield from self._roster.leave_out(board, fault)
         else:
             failed[made.board] = made
-            if len(failed) == 1 and self._suitable(planned):
+            if len(failed) == 1 and self._suit(planned):
                 yield Notice(f"{planned.stem}: failed on {made.board}: {made.error.message}: tried on another board")
                 self._queue.appendleft(planned)
                 return
@@ -295,13 +274,24 @@ class Dispatch:
     def _watch(self, elapsed: float) -> Iterator[Event]:
         """Take images back from boards that have given no sign for longer than they allow themselves."""
         for key, running in list(self._running.items()):
-            if running.board is None:
-                continue
             running.silence += elapsed
-            if running.silence > SILENCE * running.allowed:
+            name, where = running.board, f"{running.planned.stem} goes to another"
+            if name is None:
+                yield from self._hurry(key, running)
+            elif running.silence > SILENCE * running.allowed:
                 self._crew.cancel(key)
                 del self._running[key]
-                self._roster[running.board].is_silent = True
+                self._roster[name].is_silent = self._roster.is_there(name, running.boards[name])
                 self._queue.appendleft(running.planned)
-                where = f"{running.planned.stem} goes to another"
-                yield Notice(f"{running.board}: no sign for {running.silence:.0f} s: {where}")
+                yield Notice(f"{name}: no sign for {running.silence:.0f} s: {where}")
+
+    def _hurry(self, key: str, running: Running) -> Iterator[Event]:
+        """Give an image that no board has begun for a while to one that is free: the others have another job's."""
+        if running.silence < UNBEGUN_SECONDS:
+            return
+        taken = {name for other in self._running.values() for name in ([other.board] if other.board else other.boards)}
+        free = {board.name: board.address for board in self._suit(running.planned) if board.name not in taken}
+        if free:
+            self._crew.cancel(key)
+            del self._running[key]
+            yield from self._give(running.planned, free)

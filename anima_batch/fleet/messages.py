@@ -37,12 +37,17 @@ class Need:
 
 @dataclass(frozen=True)
 class Examined:
-    """A board that can make the job's images. `begun`: steps done, by the short ids of images on its own storage."""
+    """A board that can make the job's images.
+
+    `begun`: steps done, by the short ids of images on its own storage; `foreign`: what has changed since, of those that
+    were begun in another environment.
+    """
 
     board: str
     environment: Environment
     shares: bool
     begun: Mapping[str, int]
+    foreign: Mapping[str, str]
 
 
 @dataclass(frozen=True)

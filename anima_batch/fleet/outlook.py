@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+
+from anima_batch.fleet.boards import BoardState
+from anima_batch.plan import Rates, Workload
 
 
 def estimate_end(boards: Iterable[tuple[float, float]]) -> float | None:
@@ -24,3 +27,19 @@ def estimate_end(boards: Iterable[tuple[float, float]]) -> float | None:
         if index + 1 < len(free) and end <= free[index + 1][0]:  # it is done before the next one is free
             break
     return max(end, free[-1][0])
+
+
+def estimate_batch(
+    left: Workload, rates: Rates, ready: Iterable[BoardState], busy: Container[str | None]
+) -> float | None:
+    """Seconds until all images are done, from each board's own speed, else from `rates`; None while one is not known.
+
+    `left` is what nobody has begun, `busy` the names of boards that have an image at hand.
+    """
+    boards = []
+    for board in ready:
+        alone = left.estimate(board.rates if board.rates.measurements else rates)
+        if alone is None:
+            return None
+        boards.append((board.seconds_left if board.name in busy else 0.0, alone))
+    return estimate_end(boards)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from anima_batch.environment import changed_environment
 from anima_batch.errors import EnvironmentChangedError
 from anima_batch.fleet.boards import BoardState, find_reference
 from anima_batch.fleet.crew import Answered, Crew
 from anima_batch.fleet.messages import Environment, Refused
+from anima_batch.plan import PlannedImage
 from anima_batch.runner import Event, Notice
 from anima_batch.runner.canary import check_canary
 from anima_batch.runner.pending import Walk, done_manifests
@@ -52,6 +53,21 @@ class Roster:
         away = (b for b in self._boards.values() if b.name not in self._here or b.is_coming)
         return {short for board in away for short in board.steps}
 
+    def find_suitable(self, planned: PlannedImage, failed: Container[str]) -> list[BoardState]:
+        """The boards that may make the image: those that can go on with it, where there are any; none of `failed`."""
+        short = planned.request_id[:12]
+        accepts = self._walk.options.accept_environment
+        ready = [board for board in self.ready if board.name not in failed]
+        if homes := [board for board in ready if board.steps.get(short, 0) > planned.from_step]:
+            return homes
+        ready = [board for board in ready if accepts or short not in board.foreign]
+        begun = self._begun.get(planned.request_id)
+        if begun is None:
+            return ready
+        same = [b for b in ready if b.examined and not changed_environment(begun, b.examined.environment)]
+        ready = same or (ready if accepts else [])
+        return [board for board in ready if board.shares] or ready
+
     def clear(self) -> None:
         """Nobody is there any more."""
         self._here = {}
@@ -85,16 +101,21 @@ class Roster:
             yield from self.leave_out(board, "; ".join(word.answer.lines))
         else:
             board.examined, board.steps = word.answer, dict(word.answer.begun)
+            board.foreign = dict(word.answer.foreign)
             storage = "shares this storage" if board.shares else "keeps checkpoints on storage of its own"
             yield Notice(f"{board.name}: ready, {storage}")
             yield from self._compare(board)
         yield from self.judge()
 
     def judge(self) -> Iterator[Event]:
-        """Settle what the boards have in common, once all that are there have answered or had the time for it."""
+        """Settle what the boards have in common: once all that are there have answered, or most and the others late."""
         here = self.here
+        late = [board.name for board in here if board.is_coming]
         is_late = time.monotonic() - self._started > GATHER_SECONDS
-        if self.reference is not None or (any(board.is_coming for board in here) and not is_late):
+        if late and is_late:
+            names = ", ".join(late)
+            yield from self._tell_once(f"{names}: no answer yet: busy with another image, or hung; waiting for it")
+        if self.reference is not None or (late and not (is_late and 2 * len(late) < len(here))):
             return
         good = [board for board in here if board.is_ready]
         known = [board.examined.environment for board in good if board.examined]

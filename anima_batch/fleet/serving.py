@@ -90,6 +90,7 @@ def _make_worker(connection: Connection, board: Board, executor: ThreadPoolExecu
         security=connection.security(),
         local_directory=str(board.scratch),
         host="127.0.0.1" if connection.is_local else None,
+        dashboard_address="127.0.0.1:0",  # Dask starts it even so, and it asks nobody for a certificate
         memory_limit=0,
         death_timeout=CONNECT_SECONDS,  # not for ever: a signal is to be heard
         plugins=(board,),

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anima_batch.files import make_folder, remove_files, set_aside, write_atomic
+from anima_batch.store.fencing import is_numbered
 from anima_batch.store.integrity import CorruptError, describe_fault
 from anima_batch.store.records import Count
 from anima_batch.store.tensors import pack_tensors, read_tensors
@@ -49,7 +50,8 @@ def begin_attempt(folder: Path, step: int, boot_id: str) -> Attempts:
     The last start is not counted if it got further than the one before, or if it ended with a reboot: power cuts alone
     never add up. A file that cannot be used is set aside and counts as none. Raises StorageError.
     """
-    make_folder(folder)
+    if not is_numbered(folder):  # such a one was made when it was taken, and may be another machine's by now
+        make_folder(folder)
     before = read_attempts(folder)
     if before.problem and os.path.lexists(_path(folder)):
         before = replace(before, problem=f"{before.problem}: set aside as {set_aside(_path(folder))}")

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anima_batch.errors import StorageError
 from anima_batch.files import make_folder, remove_files, set_aside, storage_errors, sync_folder, write_atomic
+from anima_batch.store.fencing import is_numbered
 from anima_batch.store.integrity import CorruptError, describe_fault
 from anima_batch.store.records import Count, Sha256
 from anima_batch.store.tensors import Array, Packed, pack_tensors, packed_sha256, read_tensors
@@ -92,9 +93,9 @@ class CheckpointFolder:
         Take `generation` from LoadedCheckpoint.next_generation after a resume. After a StorageError the generation
         before still serves, and the same generation may be saved again.
         """
-        if not self._made:
+        if not self._made and not is_numbered(self.path):  # one with a number was made when it was taken
             make_folder(self.path)
-            self._made = True
+        self._made = True
         own, history = _split_history(checkpoint.tensors)
         digests = {str(step): self._save_history(step, tensors) for step, tensors in sorted(history.items())}
         content = _Content(
@@ -130,7 +131,10 @@ class CheckpointFolder:
     def set_aside(self) -> Path:
         """Rename the folder as it is, so that the image starts again; the new path."""
         self._forget()
-        return set_aside(self.path)
+        aside = set_aside(self.path)
+        if is_numbered(self.path):
+            make_folder(self.path)
+        return aside
 
     def _read_slots(self) -> tuple[list[_Slot], list[CorruptError]]:
         slots: list[_Slot] = []

@@ -1,9 +1,10 @@
 """A board that cannot make the job's pictures is left out with a line, and the job ends without it."""
 
 import shutil
+import signal
 
 import pytest
-from boards import JOB, fleet_in, wait_until
+from boards import JOB, end, fleet_in, wait_until
 from small_disk import mounted_disk
 
 SMALL = JOB.format(seeds=1)  # 4 images
@@ -97,6 +98,23 @@ def test_an_image_goes_on_where_its_environment_is(fleet, tmp_path):
     assert "begun in another environment than any board's (numpy: 2.99.0 -> " in ended.stderr
     assert "or restart it with --accept-environment" in ended.stderr
     assert len(fleet.driver.manifests()) == 3  # the others are made
+    assert fleet.run(job, "--accept-environment").stdout.startswith("1 done, 3 done before")
+
+
+def test_what_a_board_began_in_another_environment_does_not_leave_it_out(fleet, tmp_path):
+    """Its own storage holds steps of its old version: all else is made, and what it began is said at the end."""
+    path = fleet.driver.environment["PYTHONPATH"]
+    fleet.start_boards("ada", PYTHONPATH=make_version(tmp_path / "other", "2.99.0") + path)
+    job = fleet.driver.write_job(SMALL.replace("steps = 6", "steps = 40"))
+    driver = fleet.start(job)
+    wait_until(lambda: fleet.count_steps() > 3, "steps")
+    end(driver, signal.SIGTERM)
+    fleet.kill("ada")
+    fleet.start_boards("ada")
+    ended = fleet.run(job, check=4)
+    assert left_out(ended) == []
+    assert "begun in another environment than any board's (numpy: 2.99.0 -> " in ended.stderr
+    assert len(fleet.driver.manifests()) == 3
     assert fleet.run(job, "--accept-environment").stdout.startswith("1 done, 3 done before")
 
 

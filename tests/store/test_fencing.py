@@ -9,6 +9,7 @@ from anima_batch.errors import StorageError
 from anima_batch.store import (
     Checkpoint,
     CheckpointFolder,
+    begin_attempt,
     find_folder,
     image_of,
     is_numbered,
@@ -65,16 +66,23 @@ def test_who_wakes_late_cannot_write(base):
     assert owner.load().problems == ()
 
 
-def test_who_wakes_late_before_its_first_write_makes_nothing_that_counts(base):
-    """It may make its old folder anew; the one with the higher number is the image's, and both go with it."""
+def test_who_wakes_late_before_its_first_write_cannot_write_either(base):
     late = CheckpointFolder(take_folder(base))
     owner = CheckpointFolder(take_folder(base))
+    with pytest.raises(StorageError, match="No such file"):
+        save(late, 1, 0)
+    with pytest.raises(StorageError, match="No such file"):
+        begin_attempt(late.path, 0, "boot")
     save(owner, 3, 0)
-    save(late, 1, 0)
-    assert CheckpointFolder(find_folder(base)).load().checkpoint.step == 3
-    for folder in list_folders(base):
-        CheckpointFolder(folder).drop()
-    assert list_folders(base) == []
+    assert list_folders(base) == [owner.path]
+
+
+def test_a_folder_that_was_taken_and_set_aside_is_begun_anew(base):
+    owner = CheckpointFolder(take_folder(base))
+    save(owner, 3, 0)
+    assert owner.set_aside().name == f"{ID}.1.aside-1"
+    save(owner, 1, 0)
+    assert CheckpointFolder(find_folder(base)).load().checkpoint.step == 1
 
 
 def test_two_that_take_at_once_get_two_numbers(base):
