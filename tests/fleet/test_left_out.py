@@ -148,7 +148,9 @@ def test_an_image_that_fails_on_one_board_is_made_on_another(fleet):
     fleet.start_boards("bela")
     ended = fleet.run(fleet.driver.write_job(JOB.format(seeds=3)))
     assert ended.stdout.startswith("12 done, 0 done before, 0 failed")
-    assert ended.stderr.count(": tried on another board") in (2, 3)  # one more may be on its way
+    assert (
+        2 <= ended.stderr.count(": tried on another board") < 6
+    )  # those on their way when the second is made elsewhere
     (line,) = left_out(ended)
     assert line == "note: ada: left out: 2 images failed there and were made elsewhere: look at its NPU"
 

@@ -80,7 +80,7 @@ def test_the_keys_are_those_that_scripts_rely_on_in_their_order():
     ]
     assert {key: " ".join(content[key]) for key in NESTED_KEYS} == NESTED_KEYS
     assert " ".join(content["steps"][0]) == "index sigma computed passes seconds nan inf abs_max latents_xxh3"
-    assert " ".join(content["runs"][0]) == "boot_id started_at first_step last_step resumed"
+    assert " ".join(content["runs"][0]) == "boot_id started_at first_step last_step resumed board"
     assert " ".join(content["model_set"]["components"][0]) == "role path bytes sha256 xxh3_128 built_with"
     assert " ".join(content["model_set"]["source"][0]) == "role file bytes sha256"
 
