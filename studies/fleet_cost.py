@@ -84,8 +84,8 @@ def measure(folder: Path, job: str, *options: str) -> float:
     (folder / "jobs/job.toml").write_text(job)
     moments = []
     command = [*COMMAND, "run", "jobs/job.toml", *options]
-    streams = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=folder, **streams)  # noqa: S603
+    silent, read = subprocess.DEVNULL, subprocess.PIPE
+    process = subprocess.Popen(command, cwd=folder, stdout=silent, stderr=read)  # noqa: S603
     assert process.stderr is not None
     for line in process.stderr:
         if b"done in" in line:
