@@ -167,7 +167,7 @@ class Board(WorkerPlugin):
             worker.__enter__()
             guard = ModelSetGuard(found[0])  # reads every file while the worker starts
             opened = worker.open()
-        except AnimaBatchError:
+        except Exception:
             worker.close()
             raise
         environment = read_environment(opened.versions, need.run.core_mask if opened.backend == "rknn" else None)
@@ -242,8 +242,10 @@ class Board(WorkerPlugin):
 
     def _send(self, told: Told) -> None:
         """To the driver; nobody may be there to hear it."""
-        with contextlib.suppress(Exception):  # a step is worth more than a word of it
-            assert self._dask is not None
+        assert self._dask is not None
+        with contextlib.suppress(
+            OSError, RuntimeError
+        ):  # the connection is gone; a step is worth more than a word of it
             self._dask.log_event(TOPIC, pickle.dumps(told))
 
     def is_unwanted(self, key: str) -> bool:

@@ -51,7 +51,7 @@ class Connection:
                 raise UsageError(f"{name} {path}: must be a PEM file, got none there")
 
     def _refuse_open_port(self, host: str, needless: list[str]) -> None:
-        if not is_loopback(host):
+        if not _is_loopback(host):
             raise UsageError(
                 f"{self.address}: tcp:// lets anyone who reaches the port run any program: use tls://, "
                 "or tcp:// on 127.0.0.1 alone"
@@ -98,8 +98,11 @@ class Connection:
             raise FleetError(self.describe_silence(error)) from error
 
     def describe_silence(self, error: BaseException) -> str:
-        """One line for a scheduler that does not answer."""
-        why = f"{error.__cause__ or error}".partition("\n")[0]
+        """One line for a scheduler that does not answer, or refuses a board."""
+        cause = error.__cause__ or error
+        why = f"{cause}".partition("\n")[0] or type(cause).__name__
+        if isinstance(cause, ValueError):
+            return f"{self.address}: the scheduler refuses this board ({why}): give each board a --name of its own"
         return f"{self.address}: no scheduler answers ({why}): start `dask scheduler` there, or mend the address"
 
 
@@ -111,7 +114,7 @@ def silence_dask() -> None:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     """Whether only this machine reaches it."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

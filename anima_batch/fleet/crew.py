@@ -70,7 +70,7 @@ class Crew:
         self._examinations[key] = address
 
     def give(self, assignment: Assignment, addresses: list[str]) -> str:
-        """Give an image to one of the boards, and to another of them if that one dies; the task's key."""
+        """Give an image to one of the boards; the task's key."""
         key = f"anima-{assignment.planned.request_id[:12]}-{self._need.run_id}"
         return self._submit(key, self._make, assignment, addresses)
 

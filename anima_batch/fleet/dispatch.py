@@ -11,7 +11,7 @@ from anima_batch.batch import checkpoint_bytes
 from anima_batch.environment import changed_environment
 from anima_batch.fleet.boards import FIRST_SECONDS, LEARN_FROM, BoardState, Running, add_newest
 from anima_batch.fleet.connection import FleetError
-from anima_batch.fleet.crew import Answered, Crew, Ended, Word
+from anima_batch.fleet.crew import Answered, Crew, Ended, SchedulerLostError, Word
 from anima_batch.fleet.messages import Assignment, Began, Busy, Idle, Made, Need, Refused, Stopped, Told
 from anima_batch.fleet.outlook import estimate_batch
 from anima_batch.fleet.recording import give_up, measure_recorded, record
@@ -117,11 +117,10 @@ class Dispatch:
             return
         planned = self._queue[0]
         if not ready:
-            raise FleetError(
-                *(f"{board.name}: {board.fault}" for board in here),
-                f"fleet: no board can make the {len(self._queue)} images that wait: mend that, "
-                "then run the same command again",
+            remedy = (
+                f"no board can make the {len(self._queue)} images that wait: mend that, then run the same command again"
             )
+            raise FleetError(*(f"{board.name}: {board.fault}" for board in here), f"fleet: {remedy}")
         if kept := self._failed.get(planned.request_id):  # there was to be a second opinion
             self._queue.popleft()
             yield from self._record(planned, next(iter(kept.values())))
@@ -147,7 +146,6 @@ class Dispatch:
         for planned in self._order() if len(free) > len(coming) else ():
             boards = {board.name: board.address for board in self._suit(planned) if board.name in free}
             if len(boards) > sum(bool(boards.keys() & others) for others in coming):
-                self._queue.remove(planned)
                 coming.append(boards.keys())
                 yield from self._give(planned, boards)
                 if len(free) <= len(coming):
@@ -159,6 +157,7 @@ class Dispatch:
         return sorted(self._queue, key=lambda planned: planned.request_id[:12] in gone) if gone else list(self._queue)
 
     def _give(self, planned: PlannedImage, boards: dict[str, str]) -> Iterator[Event]:
+        """Give an image that waits to one of the boards; it waits on where the scheduler is lost."""
         if planned.request_id not in self._numbers:
             self._numbers[planned.request_id] = len(self._numbers) + 1
             self._left = self._left.without(planned)
@@ -171,7 +170,9 @@ class Dispatch:
             needed_bytes=checkpoint_bytes(planned.image.request, self._walk.batch.model_set),
             accept_environment=self._walk.options.accept_environment,
         )
-        self._running[self._crew.give(assignment, list(boards.values()))] = Running(planned, boards)
+        key = self._crew.give(assignment, list(boards.values()))
+        self._queue.remove(planned)
+        self._running[key] = Running(planned, boards)
 
     # What they say.
 
@@ -181,8 +182,6 @@ class Dispatch:
             self._forget_recorded()
         elif isinstance(word, Ended):
             if (running := self._running.pop(word.key, None)) is not None:
-                if isinstance(word.result, Made):  # the board need not wait until its picture is written
-                    yield from self._assign()
                 yield from self._hear_end(word, running)
         else:
             self._roster[word.board].is_silent = False
@@ -209,18 +208,22 @@ class Dispatch:
                 board.steps[planned.request_id[:12]] = content.durable_step
             board.seconds_left = content.image_seconds_left or 0.0
             busy = {running.board for running in self._running.values()}
-            yield replace(
-                content,
-                board=told.board,
-                batch_seconds_left=estimate_batch(self._left, self._rates, self._roster.ready, busy),
-            )
+            seconds = estimate_batch(self._left, self._rates, self._roster.ready, busy)
+            yield replace(content, board=told.board, batch_seconds_left=seconds)
         elif not isinstance(content, Idle):
             yield content
 
     def _hear_end(self, word: Ended, running: Running) -> Iterator[Event]:
         result = word.result
         if isinstance(result, Made):
+            lost = None
+            try:
+                yield from self._assign()  # the board need not wait until its picture is written
+            except SchedulerLostError as error:
+                lost = error
             yield from self._judge_result(running.planned, result)
+            if lost is not None:
+                raise lost
             return
         if isinstance(result, Refused):
             yield from self._roster.leave_out(self._roster[result.board], "; ".join(result.lines))
@@ -294,4 +297,5 @@ class Dispatch:
         if free:
             self._crew.cancel(key)
             del self._running[key]
+            self._queue.appendleft(running.planned)
             yield from self._give(running.planned, free)

@@ -77,6 +77,18 @@ def test_a_terminal_shows_a_bar_for_each_board(fleet):
     assert any(re.match(r"batch .*8/8", line) for line in lines)
 
 
+def test_two_jobs_at_once_share_the_boards(fleet, golden):
+    """Two drivers, each with a job of its own; what a board does for the one, the other waits for."""
+    text = JOB.format(seeds=2)
+    first = fleet.start(fleet.driver.write_job(text, "first"))
+    ended = fleet.run(fleet.driver.write_job(text, "second"))
+    assert first.wait(300) == 0, fleet.log("driver")
+    assert ended.stdout.startswith("8 done")
+    wanted = {stem: golden[stem] for stem in fleet.driver.results("second")}
+    assert fleet.driver.results("first") == fleet.driver.results("second") == wanted
+    assert len(wanted) == 8
+
+
 def test_boards_keep_nothing_of_images_that_are_recorded(fleet):
     for name in NAMES:
         assert list((fleet.folder / name / "outputs/.fleet" / name / "checkpoints").iterdir()) == []
