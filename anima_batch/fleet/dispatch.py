@@ -110,13 +110,13 @@ class Dispatch:
 
     def _check_stuck(self) -> Iterator[Event]:
         """Where boards are there and none of them can make what is left, say so instead of waiting for ever."""
-        here, ready = self._roster.here, self._roster.ready
+        here = self._roster.here
         if self._running or not self._queue or not here or any(board.is_coming for board in here):
             return
         if any(map(self._suit, self._queue)):
             return
         planned = self._queue[0]
-        if not ready:
+        if not self._roster.ready:
             remedy = (
                 f"no board can make the {len(self._queue)} images that wait: mend that, then run the same command again"
             )
@@ -278,7 +278,7 @@ class Dispatch:
         """Take images back from boards that have given no sign for longer than they allow themselves."""
         for key, running in list(self._running.items()):
             running.silence += elapsed
-            name, where = running.board, f"{running.planned.stem} goes to another"
+            name = running.board
             if name is None:
                 yield from self._hurry(key, running)
             elif running.silence > SILENCE * running.allowed:
@@ -286,7 +286,7 @@ class Dispatch:
                 del self._running[key]
                 self._roster[name].is_silent = self._roster.is_there(name, running.boards[name])
                 self._queue.appendleft(running.planned)
-                yield Notice(f"{name}: no sign for {running.silence:.0f} s: {where}")
+                yield Notice(f"{name}: no sign for {running.silence:.0f} s: {running.planned.stem} goes to another")
 
     def _hurry(self, key: str, running: Running) -> Iterator[Event]:
         """Give an image that no board has begun for a while to one that is free: the others have another job's."""
