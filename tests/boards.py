@@ -73,11 +73,13 @@ class Fleet:
 
     def start(self, job: str, *options: str) -> subprocess.Popen[bytes]:
         """The driver, under way; what it says goes into driver.log."""
+        command = [*COMMAND, *self._arguments(job, *options)]
         with (self.folder / "driver.log").open("ab") as log:
-            command = [*COMMAND, *self._arguments(job, *options)]
-            return subprocess.Popen(
+            driver = subprocess.Popen(
                 command, cwd=self.driver.folder, env=self.driver.environment, stdout=log, stderr=log
             )
+        self.processes["driver"] = driver  # a test that fails leaves none behind
+        return driver
 
     def kill(self, name: str) -> None:
         """SIGKILL, as when the power is cut; its children go with it."""

@@ -101,7 +101,7 @@ class Connection:
         """One line for a scheduler that does not answer, or refuses a board."""
         cause = error.__cause__ or error
         why = f"{cause}".partition("\n")[0] or type(cause).__name__
-        if isinstance(cause, ValueError):
+        if isinstance(cause, ValueError) and not isinstance(cause, OSError):  # a bad certificate is both
             return f"{self.address}: the scheduler refuses this board ({why}): give each board a --name of its own"
         return f"{self.address}: no scheduler answers ({why}): start `dask scheduler` there, or mend the address"
 

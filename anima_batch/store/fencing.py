@@ -27,7 +27,8 @@ def list_folders(folder: Path) -> list[Path]:
 
 def is_numbered(folder: Path) -> bool:
     """Whether a machine took it that may still be alive; one without a number goes with the job's folder lock."""
-    return "." in folder.name
+    match = _NUMBERED.fullmatch(folder.name)
+    return match is not None and match["number"] is not None
 
 
 def take_folder(folder: Path) -> Path:

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import random
 import signal
@@ -307,7 +308,8 @@ def _growth(samples: Sequence[Sample]) -> int:
     slope, start = statistics.linear_regression(times, sizes)
     noise = statistics.pstdev(size - (start + slope * moment) for moment, size in zip(times, sizes, strict=True))
     growth = slope * (times[-1] - times[0])
-    return round(growth) if growth > max(2 * noise, QUIET_BYTES) else 0
+    doubt = 4 * math.sqrt(12 / len(samples))  # four standard errors of a slope through samples evenly spread
+    return round(growth) if growth > max(max(2, doubt) * noise, QUIET_BYTES) else 0
 
 
 def _descriptors_grew(samples: Sequence[Sample]) -> bool:

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from crash.night import Sample, _descriptors_grew, _growth, spend_night
 
 MB = 1 << 20
@@ -23,6 +25,11 @@ def test_a_leak_is_growth_and_noise_is_none():
     assert _growth(make_life(lambda moment: 100 * MB + moment * MB // 4)) > 40 * MB
     assert _growth(make_life(lambda moment: 100 * MB + (moment * 7919 % 13) * MB)) == 0
     assert _growth(make_life(lambda moment: 100 * MB + moment * 1000)) == 0
+
+
+@pytest.mark.parametrize("sizes", [[60, 66, 58, 67, 64, 70, 65, 69], [60, 61, 66, 62, 67, 65, 63, 66, 66, 67, 64, 68]])
+def test_a_few_lives_that_happen_to_rise_are_no_growth(sizes):
+    assert _growth([Sample(moment, moment, size * MB, 12) for moment, size in enumerate(sizes)]) == 0
 
 
 def test_descriptors_that_pile_up_are_seen():

@@ -1,5 +1,7 @@
 """Nobody but this machine is spoken to without TLS."""
 
+import ssl
+
 import pytest
 
 from anima_batch.errors import UsageError
@@ -39,6 +41,20 @@ def test_files_without_tls_are_refused(tmp_path):
     there.touch()
     with pytest.raises(UsageError, match="--tls-ca-file: must go with tls://"):
         Connection("tcp://127.0.0.1:8786", tls_ca_file=there)
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (ValueError("name taken, ada"), "the scheduler refuses this board (name taken, ada)"),
+        (ssl.SSLCertVerificationError(1, "certificate verify failed"), "no scheduler answers"),  # a ValueError too
+        (ConnectionRefusedError(111, "Connection refused"), "no scheduler answers"),
+    ],
+)
+def test_a_name_that_is_taken_is_told_from_silence(cause, said):
+    error = OSError("Timed out")
+    error.__cause__ = cause
+    assert said in Connection("tcp://127.0.0.1:8786").describe_silence(error)
 
 
 def test_a_scheduler_that_is_not_there_is_one_line():

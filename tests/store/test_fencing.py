@@ -112,6 +112,11 @@ def test_folders_that_were_set_aside_are_no_checkpoints(base, name, image):
     assert image_of(base.with_name(name)) == image
 
 
+@pytest.mark.parametrize(("name", "numbered"), [(ID, False), (f"{ID}.7", True), (".bench", False), (f"{ID}.x", False)])
+def test_only_a_number_makes_it_a_machines(base, name, numbered):
+    assert is_numbered(base.with_name(name)) is numbered
+
+
 def test_another_image_with_a_longer_name_is_left_alone(base):
     other = base.with_name(f"{ID}cd.4")
     other.mkdir(parents=True)
