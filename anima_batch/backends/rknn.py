@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import io
+import pickle
 import re
 import time
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -48,6 +52,7 @@ class RknnBackend:
         self._printing = Printing()
         self._runtime_class = RKNNLite
         self._core_mask = core_mask
+        _parse_settings_once()
         self._versions: dict[str, str | None] = {
             "rknn_toolkit_lite2": version("rknn-toolkit-lite2"),
             "librknnrt": None,
@@ -190,6 +195,30 @@ class _Caller:
         code, said = self.listen(name, call)
         if code != 0:
             raise BackendError(f"{self.path}: {name} failed with code {code}{how}{said}: {self.advice}")
+
+
+def _parse_settings_once() -> None:
+    """Let lite2 keep its list of SoCs, which init_runtime() parses nine times a graph with a YAML parser in Python.
+
+    Its threads cannot run anything else meanwhile. Whoever asks gets a copy of their own, as before.
+    """
+    try:
+        settings: Any = import_module("rknnlite.utils.yaml_parser")
+        load = settings.load
+    except (ImportError, AttributeError):  # another version, which reads them in another way
+        return
+    if hasattr(load, "parse"):  # an earlier backend's, below
+        return
+
+    @functools.cache
+    def parse(text: str) -> bytes:
+        return pickle.dumps(load(io.StringIO(text)))
+
+    def load_once(stream: IO[str]) -> Any:  # noqa: ANN401
+        return pickle.loads(parse(stream.read()))  # noqa: S301 - what was pickled above
+
+    load_once.parse = parse  # type: ignore[attr-defined]
+    settings.load = load_once
 
 
 def _describe(path: Path) -> RknnDescription:

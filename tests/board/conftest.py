@@ -124,6 +124,10 @@ class Board(Workspace):
         assert ended.returncode == 0, printed
         return json.loads(ended.stdout.splitlines()[-1])
 
+    def manifests_by_seed(self, job):
+        """The job's manifests, which each have a seed of their own."""
+        return {manifest["request"]["seed"]: manifest for manifest in self.manifests(job).values()}
+
     def wait_for_release(self, seconds=20):
         """Wait until no context is open: the server learns of a closed connection a little later."""
         until = time.monotonic() + seconds

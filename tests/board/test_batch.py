@@ -13,11 +13,6 @@ JOB = 'model_set = "board-book"\n[defaults]\nsteps = {steps}\n[matrix]\nprompt =
 QUICK = JOB.replace("[matrix]", "guidance_scale = 1.0\n[matrix]")
 
 
-def manifests(board, job):
-    """The job's manifests by seed."""
-    return {manifest["request"]["seed"]: manifest for manifest in board.manifests(job).values()}
-
-
 @pytest.fixture(scope="module")
 def picture(board):
     """A picture of three steps, made through lite2."""
@@ -68,65 +63,11 @@ def test_opened_ahead_on_two_cores_with_the_streams_in_turn_the_picture_has_the_
     }.items():
         ended = board.run_job(board.write_job(JOB.format(steps=2, seeds="[1]"), name), *options)
         assert ended.returncode == 0, ended.stderr
-        (manifest,) = manifests(board, name).values()
+        (manifest,) = board.manifests_by_seed(name).values()
         digests.add(manifest["latents"]["sha256"])
     assert manifest["environment"]["core_mask"] == "0+1"
     assert len(digests) == 1
     board.wait_for_release()
-
-
-@pytest.mark.parametrize(
-    ("name", "stub", "kind", "message"),
-    [
-        ("code", {"fault": "run=-3", "say": "E RKNN: failed to submit!"}, "backend", "rknn_run failed with code -3"),
-        ("nan", {"output": "nan"}, "non_finite", "1 of the 12288 values of out are NaN or infinite"),
-    ],
-)
-def test_an_image_whose_faults_stay_is_given_up_and_the_batch_goes_on(name, stub, kind, message, board):
-    """The canary's three runs go well in each process; the fault strikes in both tries of the first image."""
-    job = board.write_job(QUICK.format(steps=1, seeds="[1, 2]"), name)
-    ended = board.run_job(job, **stub, skip=3, times=2, ledger=board.folder / f"ledger-{name}")
-    assert ended.returncode == 1, ended.stderr
-    found = manifests(board, name)
-    assert found[1]["status"] == "failed"
-    assert found[1]["error"]["kind"] == kind
-    assert message in found[1]["error"]["message"]
-    assert found[2]["status"] == "done"
-
-
-@pytest.mark.parametrize(
-    ("name", "stub", "message"),
-    [
-        (
-            "crash",
-            {"crash": "run", "say": "E RKNN: last words"},
-            "SIGSEGV, a fault in the runtime or its driver",
-        ),
-        ("init", {"fault": "inputs_set=-8"}, "inference refused its inputs"),
-    ],
-)
-def test_an_image_whose_fault_passes_is_made_and_its_manifest_tells(name, stub, message, board):
-    job = board.write_job(QUICK.format(steps=1, seeds="[1]"), name)
-    ended = board.run_job(job, **stub, skip=3, times=1, ledger=board.folder / f"ledger-{name}")
-    assert ended.returncode == 0, ended.stderr
-    assert any(message in warning for warning in manifests(board, name)[1]["warnings"])
-
-
-def test_a_run_that_hangs_is_ended_at_its_deadline_and_done_again(board):
-    """The second step hangs; the first one's time tells what it may take."""
-    text = QUICK.format(steps=2, seeds="[1]").replace("[defaults]", "[run]\ndeadline_seconds = 5.0\n[defaults]")
-    ended = board.run_job(
-        board.write_job(text, "hang"), delay="run=5000", skip=25, times=1, ledger=board.folder / "ledger-hang"
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert any("gave no answer to step" in warning for warning in manifests(board, "hang")[1]["warnings"])
-
-
-def test_without_a_device_no_image_is_tried_and_the_line_says_why(board):
-    ended = board.run_job(board.write_job(QUICK.format(steps=1, seeds="[1]"), "device"), socket="/nowhere")
-    assert ended.returncode == 4
-    assert "failed to open rknpu module" in ended.stderr.splitlines()[-1]
-    assert manifests(board, "device") == {}
 
 
 def test_an_npu_that_computes_otherwise_than_for_the_jobs_last_picture_stops_the_run(board):
@@ -136,4 +77,4 @@ def test_an_npu_that_computes_otherwise_than_for_the_jobs_last_picture_stops_the
     ended = board.run_job(job, flip=1)
     assert ended.returncode == 4, ended.stderr
     assert "the same versions gave another answer to fixed inputs (npu_canary: " in ended.stderr.splitlines()[-1]
-    assert len(manifests(board, "canary")) == 1
+    assert len(board.manifests_by_seed("canary")) == 1
