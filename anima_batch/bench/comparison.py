@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anima_batch.bench.step import StepMeasure, StepSetup, in_fresh_process, list_step_choices, measure_step
 from anima_batch.bench.table import STREAMS, measure_table
-from anima_batch.board import Table, simulate
+from anima_batch.board import Choice, Table, simulate
 
 _KEEPING = ("pinned", "resident")
 
@@ -26,11 +26,33 @@ class StepComparison:
         return self.predicted_seconds / self.measure.seconds - 1
 
 
-def bench_step(setup: StepSetup, digest: str) -> Iterator[StepComparison]:
-    """Every choice, each in a fresh process; raises BackendError or ModelSetError. `digest`: of the whole model set."""
+def bench_step(setup: StepSetup, digest: str, rounds: int, tell: Callable[[StepMeasure], None]) -> list[StepComparison]:
+    """Every choice by turns, each time in a fresh process; of each the round that took the median time.
+
+    `digest` is of the whole model set, `tell` hears of every measure. Raises BackendError or ModelSetError.
+    """
     choices = list_step_choices(setup)
-    table, plain = in_fresh_process(measure_table, setup, choices[0], digest)
-    for choice in choices:
-        measure = plain if choice is choices[0] else in_fresh_process(measure_step, setup, choice)
-        passes = [STREAMS] * (2 if choice.staging in _KEEPING else 1)
-        yield StepComparison(table, measure, simulate(table, passes, choice).computed_step_seconds)
+    measures: dict[str, list[StepMeasure]] = {choice.name: [] for choice in choices}
+    tables = []
+    for _ in range(rounds):
+        for choice in choices:
+            if choice is choices[0]:
+                table, measure = in_fresh_process(measure_table, setup, choice, digest)
+                tables.append(table)
+            else:
+                measure = in_fresh_process(measure_step, setup, choice)
+            measures[choice.name].append(measure)
+            tell(measure)
+    table = tables[_middle([measure.seconds for measure in measures[choices[0].name]])]
+    return [_compare(table, choice, measures[choice.name]) for choice in choices]
+
+
+def _compare(table: Table, choice: Choice, measures: Sequence[StepMeasure]) -> StepComparison:
+    middle = measures[_middle([measure.seconds for measure in measures])]
+    passes = [STREAMS] * (2 if choice.staging in _KEEPING else 1)
+    return StepComparison(table, middle, simulate(table, passes, choice).computed_step_seconds)
+
+
+def _middle(seconds: Sequence[float]) -> int:
+    """Where the median is; the faster one of two."""
+    return sorted(range(len(seconds)), key=seconds.__getitem__)[(len(seconds) - 1) // 2]

@@ -66,6 +66,7 @@ def bench_step(
     ] = None,
     blocks: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", show_default=False)] = None,
     pinned: Annotated[int, typer.Option(min=0, help="Sessions that stay open (pinned).")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="By turns; of each the median is shown.")] = 1,
     table: Annotated[
         Path | None,
         typer.Option(
@@ -86,10 +87,12 @@ def bench_step(
 
     found_set = find_model_set(model_set, workspace)
     setup = benchmarks.make_setup(found_set, backend, RunSpec(threads=threads, pinned=pinned), size, blocks)
-    found = []
-    for entry in benchmarks.bench_step(setup, found_set.digest):
-        results.show_progress(f"{entry.measure.choice.name}: {entry.measure.seconds:.2f} s")
-        found.append(entry)
+    found = benchmarks.bench_step(
+        setup,
+        found_set.digest,
+        rounds,
+        lambda measure: results.show_progress(f"{measure.choice.name}: {measure.seconds:.2f} s"),
+    )
     if table is None and blocks is None:
         table = measured_table_path(workspace, found_set.digest, found[0].table.backend)
         make_folder(table.parent)

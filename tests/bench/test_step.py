@@ -21,6 +21,7 @@ class Measured:
 
     workspace: Workspace
     found: dict
+    told: list
 
     def timeline(self, staging, interleave):
         (choice,) = (c for c in self.found["choices"] if (c["staging"], c["interleave"]) == (staging, interleave))
@@ -30,8 +31,10 @@ class Measured:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     workspace = Workspace(tmp_path_factory.mktemp("bench"))
-    command = ("bench", "step", "--blocks", str(BLOCKS), "--pinned", "2", "--size", "128x192")
-    return Measured(workspace, workspace.json(*command, "--table", "table.json", "--figure", "step.png"))
+    command = ("bench", "step", "--blocks", str(BLOCKS), "--pinned", "2", "--size", "128x192", "--rounds", "2")
+    ended = workspace.run(*command, "--table", "table.json", "--figure", "step.png", "--json")
+    told = [line.rpartition(": ")[::2] for line in ended.stderr.splitlines() if line.endswith(" s")]
+    return Measured(workspace, json.loads(ended.stdout), told)
 
 
 def overlaps(timeline, first, second):
@@ -45,6 +48,14 @@ def test_every_staging_is_measured_in_both_orders_and_gives_the_same_bits(measur
     stagings = ("on-demand", "pinned", "resident", "ahead")
     assert choices == list(itertools.product(stagings, (False, True)))
     assert len({choice["latents_xxh3"] for choice in measured.found["choices"]}) == 1
+
+
+def test_the_choices_take_turns_and_of_two_rounds_the_faster_one_is_shown(measured):
+    names = [name for name, _ in measured.told]
+    assert names[: len(names) // 2] == names[len(names) // 2 :] == list(dict.fromkeys(names))
+    for name, choice in zip(names, measured.found["choices"], strict=False):
+        fastest = min(float(seconds.removesuffix(" s")) for other, seconds in measured.told if other == name)
+        assert choice["step_seconds"] == pytest.approx(fastest, abs=0.006)
 
 
 def test_the_timeline_holds_every_piece_of_work_within_the_step(measured):
