@@ -152,7 +152,7 @@ print(json.dumps(counts))
 
 
 def test_memory_stays_flat_over_many_loads_and_releases(board, board_set):
-    """Bytes in use after the first tenth of the cycles and after the last; BOARD_CYCLES=1000 takes a quarter hour.
+    """Bytes in use after the first tenth of the cycles and after the last; BOARD_CYCLES=1000 takes two minutes.
 
     They are those of the C library's and of Python's allocators. Resident memory is the emulator's too: qemu-user keeps
     the code that it translated from each copy of the library, 40 kB a cycle. The file is padded with 4 MB, so that each
