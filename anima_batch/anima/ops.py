@@ -78,6 +78,9 @@ class Norm:
     out: npt.NDArray[np.floating]
 
 
+_helper = ThreadPoolExecutor(1, "host-maths")  # its thread begins with the first work
+
+
 def advance(residual: Array, added: Gated | None, norm: Norm | None, *, block_bytes: int = BLOCK_BYTES) -> None:
     """Adds to the residual stream (L, D) in place, and norms it for the next branch.
 
@@ -87,16 +90,13 @@ def advance(residual: Array, added: Gated | None, norm: Norm | None, *, block_by
     """
     rows = max(1, block_bytes // residual[:1].nbytes)
     whole = range(len(residual))
-    half = (len(residual) // 2) if len(residual) > rows else 0
+    half = len(residual) // 2 if len(residual) > rows else 0
     helped = _helper.submit(_advance_rows, residual, added, norm, whole[:half], rows) if half else None
     try:
         _advance_rows(residual, added, norm, whole[half:], rows)
     finally:
         if helped is not None:
             helped.result()
-
-
-_helper = ThreadPoolExecutor(1, "host-maths")  # its thread begins with the first work
 
 
 def _advance_rows(residual: Array, added: Gated | None, norm: Norm | None, span: range, rows: int) -> None:

@@ -214,7 +214,9 @@ def _parse_settings_once() -> None:
     def parse(text: str) -> bytes:
         return pickle.dumps(load(io.StringIO(text)))
 
-    def load_once(stream: IO[str]) -> Any:  # noqa: ANN401
+    def load_once(stream: IO[str], *others: Any, **options: Any) -> Any:  # noqa: ANN401
+        if others or options:  # 2.3.2 has none
+            return load(stream, *others, **options)
         return pickle.loads(parse(stream.read()))  # noqa: S301 - what was pickled above
 
     load_once.parse = parse  # type: ignore[attr-defined]

@@ -66,7 +66,7 @@ def bench_step(
     ] = None,
     blocks: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", show_default=False)] = None,
     pinned: Annotated[int, typer.Option(min=0, help="Sessions that stay open (pinned).")] = 16,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="By turns; of each the median is shown.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Over all; of each the median is shown.")] = 1,
     table: Annotated[
         Path | None,
         typer.Option(

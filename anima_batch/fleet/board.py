@@ -243,9 +243,8 @@ class Board(WorkerPlugin):
     def _send(self, told: Told) -> None:
         """To the driver; nobody may be there to hear it."""
         assert self._dask is not None
-        with contextlib.suppress(
-            OSError, RuntimeError
-        ):  # the connection is gone; a step is worth more than a word of it
+        # Where the connection is gone: a step is worth more than a word of it.
+        with contextlib.suppress(OSError, RuntimeError):
             self._dask.log_event(TOPIC, pickle.dumps(told))
 
     def is_unwanted(self, key: str) -> bool:

@@ -137,7 +137,7 @@ def test_lite2_parses_its_settings_once(board, board_set):
 from ruamel.yaml import YAML
 load, parsed = YAML.load, []
 YAML.load = lambda self, stream: (parsed.append(1), load(self, stream))[1]
-backend, counts = RknnBackend(), []
+counts = []
 for _ in range(3):
     session = RknnBackend().open(path)
     session.run(feeds)
